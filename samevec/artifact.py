@@ -1,0 +1,274 @@
+"""Artifacts: directories that hold one exported model under one profile, bound together by digests.
+
+::
+
+    HOME/artifacts/<model>--<profile>--<16 hex of the artifact digest>/
+        model.onnx  model.onnx.data  tokenizer.json  reference.safetensors
+        manifest.json      what everything else must hash to
+        receipts/          what parity found on this machine
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from samevec.digest import canonical_json, sha256_file
+from samevec.errors import ArtifactCorruptError, ArtifactMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from samevec.lock import LockedModel
+
+__all__ = [
+    "GRAPH_NAME",
+    "MANIFEST_NAME",
+    "MANIFEST_VERSION",
+    "REFERENCE_NAME",
+    "TOKENIZER_NAME",
+    "Artifact",
+    "FileDigest",
+    "GraphInfo",
+    "Manifest",
+    "TokenizerInfo",
+    "artifact_directory_name",
+    "export_command",
+    "find_artifact",
+    "list_artifacts",
+    "read_artifact",
+    "verify_artifact",
+]
+
+MANIFEST_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+GRAPH_NAME = "model.onnx"
+TOKENIZER_NAME = "tokenizer.json"
+REFERENCE_NAME = "reference.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileDigest:
+    """Size and sha256 (64 hex) of one file."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphInfo:
+    """What the graph promises.
+
+    Attributes
+    ----------
+    form : str
+        ``"plain"`` or ``"fused"``.
+    opset : int
+        Of the default ONNX domain.
+    inputs, outputs : mapping of str to str
+        Name to ``dtype[axis,axis]``.
+    max_tokens : int
+        The longest row the graph can take.
+    width : int
+        Components of a raw output row.
+    """
+
+    form: str
+    opset: int
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    max_tokens: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerInfo:
+    """What the runtime must know beside ``tokenizer.json``."""
+
+    pad_token_id: int
+    type_ids: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """The record in ``manifest.json``; its bytes' digest is the artifact's digest."""
+
+    model: str
+    task: str
+    profile: str
+    lock_entry_digest: str
+    case_set_digest: str
+    samevec_version: str
+    toolchain: Mapping[str, str]
+    graph: GraphInfo
+    tokenizer: TokenizerInfo
+    files: Mapping[str, FileDigest]
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes of ``manifest.json``."""
+        record: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        record["graph"] = {name: getattr(self.graph, name) for name in self.graph.__slots__}
+        record["tokenizer"] = {name: getattr(self.tokenizer, name) for name in self.tokenizer.__slots__}
+        record["files"] = {p: {"size_bytes": f.size_bytes, "sha256": f.sha256} for p, f in self.files.items()}
+        return canonical_json({"manifest_version": MANIFEST_VERSION, **record})
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, path: Path) -> Manifest:
+        """Read and validate ``manifest.json``.
+
+        Raises
+        ------
+        ArtifactCorruptError
+            Not JSON, of another version, or with missing or unknown keys.
+        """
+        try:
+            record = json.loads(content)
+            version = record.pop("manifest_version")
+            if version != MANIFEST_VERSION:
+                raise ArtifactCorruptError(path, f"manifest_version {version} is not {MANIFEST_VERSION}")
+            record["graph"] = GraphInfo(**record["graph"])
+            record["tokenizer"] = TokenizerInfo(**record["tokenizer"])
+            record["files"] = {p: FileDigest(**f) for p, f in record["files"].items()}
+            return cls(**record)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactCorruptError(path, f"not a readable manifest ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An artifact's directory with its manifest; nothing else has been read yet."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def digest(self) -> str:
+        """``sha256:...`` of the manifest, and so of everything it binds."""
+        return "sha256:" + hashlib.sha256(self.manifest.to_bytes()).hexdigest()
+
+    @property
+    def graph_path(self) -> Path:
+        """The ONNX graph; its external data lies beside it."""
+        return self.path / GRAPH_NAME
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """The pinned tokenizer."""
+        return self.path / TOKENIZER_NAME
+
+    @property
+    def reference_path(self) -> Path:
+        """What PyTorch gave for the built-in cases."""
+        return self.path / REFERENCE_NAME
+
+    @property
+    def receipts_path(self) -> Path:
+        """Where parity writes its receipts."""
+        return self.path / "receipts"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files the manifest names."""
+        return sum(file.size_bytes for file in self.manifest.files.values())
+
+
+def artifact_directory_name(manifest: Manifest) -> str:
+    """Return the directory name of an artifact, from its content."""
+    digest = hashlib.sha256(manifest.to_bytes()).hexdigest()
+    return f"{manifest.model}--{manifest.profile}--{digest[:16]}"
+
+
+def read_artifact(path: Path) -> Artifact:
+    """Read the manifest of an artifact directory.
+
+    Raises
+    ------
+    ArtifactCorruptError
+        It has no readable manifest.
+    """
+    manifest_path = path / MANIFEST_NAME
+    try:
+        content = manifest_path.read_bytes()
+    except OSError as error:
+        raise ArtifactCorruptError(manifest_path, f"cannot be read ({error.strerror})") from error
+    return Artifact(path, Manifest.from_bytes(content, path=manifest_path))
+
+
+def list_artifacts(home: Path) -> list[Artifact]:
+    """Return every readable artifact under a home, newest first.
+
+    Unfinished exports have other names and are never listed; a directory whose manifest cannot be read is skipped.
+    """
+    found: list[tuple[int, str, Artifact]] = []
+    for path in (home / "artifacts").glob("*--*--*"):
+        if path.name.startswith("."):
+            continue
+        try:
+            artifact = read_artifact(path)
+            found.append((-(path / MANIFEST_NAME).stat().st_mtime_ns, path.name, artifact))
+        except (ArtifactCorruptError, OSError):
+            continue
+    return [artifact for _, _, artifact in sorted(found, key=lambda item: item[:2])]
+
+
+def export_command(model: str, profile: str) -> str:
+    """Return the command that exports a model under a profile."""
+    return f"samevec export --model {model} --profile {profile}"
+
+
+def find_artifact(home: Path, entry: LockedModel, profile: str) -> Artifact:
+    """Return the newest artifact made from a lock entry under a profile.
+
+    Parameters
+    ----------
+    home : Path
+    entry : LockedModel
+    profile : str
+
+    Raises
+    ------
+    ArtifactMissingError
+        None was exported, or only from another state of the lock entry.
+    """
+    candidates = [a for a in list_artifacts(home) if (a.manifest.model, a.manifest.profile) == (entry.name, profile)]
+    for artifact in candidates:
+        if artifact.manifest.lock_entry_digest == entry.digest:
+            return artifact
+    reason = "the lock entry has changed since the export" if candidates else f"nothing exported under {home}"
+    raise ArtifactMissingError(entry.name, profile, reason=reason, fix=export_command(entry.name, profile))
+
+
+def verify_artifact(artifact: Artifact) -> None:
+    """Recompute every digest of an artifact.
+
+    Always reads every byte: a change that keeps size and time stamp is noticed too.
+
+    Raises
+    ------
+    ArtifactCorruptError
+        Names the first file that is missing or changed, in name order.
+    """
+    names = sorted(artifact.manifest.files)
+    # hashlib releases the interpreter lock: files are hashed side by side.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for problem in pool.map(lambda name: _file_problem(artifact, name), names):
+            if problem is not None:
+                raise problem
+
+
+def _file_problem(artifact: Artifact, name: str) -> ArtifactCorruptError | None:
+    path, pinned = artifact.path / name, artifact.manifest.files[name]
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes != pinned.size_bytes:
+            return ArtifactCorruptError(path, f"{size_bytes} bytes long, the manifest says {pinned.size_bytes}")
+        found = sha256_file(path)
+    except OSError as error:
+        return ArtifactCorruptError(path, f"cannot be read ({error.strerror})")
+    if found != pinned.sha256:
+        return ArtifactCorruptError(path, f"sha256 is {found}, the manifest says {pinned.sha256}")
+    return None

@@ -1,0 +1,65 @@
+"""Digests: sha256 of files, and of records through one canonical JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["canonical_json", "digest_json", "sha256_file"]
+
+# Large enough that the hash, not the call overhead, is the cost; small enough to stay in cache.
+_CHUNK_BYTES = 1 << 20
+
+
+def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) -> str:
+    """Return the sha256 of a file's bytes.
+
+    Parameters
+    ----------
+    path : Path
+    on_bytes : callable, optional
+        Called with the number of bytes read since the last call, for progress.
+
+    Returns
+    -------
+    str
+        64 lower-case hex digits.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    """
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while n_bytes := file.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+            if on_bytes is not None:
+                on_bytes(n_bytes)
+    return digest.hexdigest()
+
+
+def canonical_json(record: Any) -> bytes:
+    """Return the one JSON text of a record: sorted keys, no spaces, ASCII, no NaN.
+
+    Parameters
+    ----------
+    record : Any
+        Made of dict, list, str, int, float, bool and None.
+
+    Returns
+    -------
+    bytes
+    """
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def digest_json(record: Any) -> str:
+    """Return ``"sha256:<64 hex>"`` of a record's canonical JSON."""
+    return "sha256:" + hashlib.sha256(canonical_json(record)).hexdigest()

@@ -1,0 +1,395 @@
+"""Every exception samevec raises on purpose.
+
+::
+
+    SamevecError
+      ConfigError                 a flag, setting or file of settings is wrong
+      LockError                   a lock cannot be used
+        LockValidationError       a value in it is wrong; names the path in the lock
+        LockVersionError          written for another version of samevec
+      SourceError                 the pinned files cannot be had
+        SourceMissingError        a pinned file is not there
+        DigestMismatchError       a file's size or sha256 is not the pinned one
+      ArtifactError               an exported artifact cannot be used
+        ArtifactMissingError      nothing has been exported for this model and profile
+        ArtifactCorruptError      a file of the artifact is missing or changed
+      ExportError                 the export did not produce a graph worth publishing
+        GraphContractError        the graph breaks the contract or differs from PyTorch
+      InputError                  the caller's texts or options are wrong
+        EmptyInputError           nothing to compute
+        InputTooLongError         longer than the limit and truncation was declined
+        BatchTooLargeError        more items than the server takes in one request
+      OverloadedError             the queue is full; try again later
+      DeadlineExceededError       the deadline passed before the work was done
+      NotReadyError               not serving (yet, or any more)
+      InferenceError              the session could not compute
+        SessionLoadError          the graph could not be loaded
+        ProviderUnavailableError  the execution provider asked for is not to be had
+        SessionRunError           a run failed
+        NonFiniteOutputError      a run gave NaN, infinity or a zero vector
+      ParityError                 the gate does not let this be served
+        ReferenceMissingError     the artifact carries no reference to compare with
+        ParityFailedError         the candidate differs from the reference
+        ReceiptMissingError       parity was never run here
+        StaleReceiptError         something the receipt was bound to has changed
+
+Each class carries what it knows as attributes and a message that says what to do next. Two tables map classes to numbers:
+:data:`EXIT_CODES` here for processes, and ``samevec.server.status`` for HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = [
+    "EXIT_CODES",
+    "ArtifactCorruptError",
+    "ArtifactError",
+    "ArtifactMissingError",
+    "BatchTooLargeError",
+    "ConfigError",
+    "DeadlineExceededError",
+    "DigestMismatchError",
+    "EmptyInputError",
+    "ExportError",
+    "GraphContractError",
+    "InferenceError",
+    "InputError",
+    "InputTooLongError",
+    "LockError",
+    "LockValidationError",
+    "LockVersionError",
+    "NonFiniteOutputError",
+    "NotReadyError",
+    "OverloadedError",
+    "ParityError",
+    "ParityFailedError",
+    "ProviderUnavailableError",
+    "ReceiptMissingError",
+    "ReferenceMissingError",
+    "SamevecError",
+    "SessionLoadError",
+    "SessionRunError",
+    "SourceError",
+    "SourceMissingError",
+    "StaleReceiptError",
+    "exit_code",
+]
+
+
+class SamevecError(Exception):
+    """Base of every exception samevec raises on purpose."""
+
+
+class ConfigError(SamevecError):
+    """A flag, setting or settings file is wrong."""
+
+
+class LockError(SamevecError):
+    """A lock cannot be used."""
+
+
+class LockValidationError(LockError):
+    """A value in a lock is wrong.
+
+    Attributes
+    ----------
+    path : str
+        Where in the lock, such as ``models[1].files[3].sha256``; empty for the whole file.
+    origin : str
+        The lock's file name.
+    """
+
+    def __init__(self, path: str, problem: str, *, origin: str = "lock") -> None:
+        self.path = path
+        self.problem = problem
+        self.origin = origin
+        super().__init__(f"{origin}: {path}: {problem}" if path else f"{origin}: {problem}")
+
+
+class LockVersionError(LockError):
+    """The lock was written for another version of samevec."""
+
+    def __init__(self, found: object, supported: int, *, origin: str = "lock") -> None:
+        self.found = found
+        self.supported = supported
+        self.origin = origin
+        super().__init__(
+            f"{origin}: lock_version: {found!r} is not supported, this samevec reads {supported}; install the matching samevec"
+        )
+
+
+class SourceError(SamevecError):
+    """The pinned files of a model cannot be had."""
+
+
+class SourceMissingError(SourceError):
+    """A pinned file is not where it should be."""
+
+    def __init__(self, path: Path, hint: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: not found; {hint}")
+
+
+class DigestMismatchError(SourceError):
+    """A file's size or sha256 is not the pinned one.
+
+    Attributes
+    ----------
+    path : Path
+    kind : str
+        ``"size"`` or ``"sha256"``.
+    expected, found : str
+    """
+
+    def __init__(self, path: Path, kind: str, *, expected: object, found: object) -> None:
+        self.path = path
+        self.kind = kind
+        self.expected = str(expected)
+        self.found = str(found)
+        super().__init__(
+            f"{path}: {kind} is {found}, the lock pins {expected}; the file is truncated, changed or of another revision: fetch it again"
+        )
+
+
+class ArtifactError(SamevecError):
+    """An exported artifact cannot be used."""
+
+
+class ArtifactMissingError(ArtifactError):
+    """Nothing usable has been exported for this model and profile."""
+
+    def __init__(self, model: str, profile: str, *, reason: str, fix: str) -> None:
+        self.model = model
+        self.profile = profile
+        self.fix = fix
+        super().__init__(f"{model} ({profile}): {reason}; run: {fix}")
+
+
+class ArtifactCorruptError(ArtifactError):
+    """A file of an artifact is missing or has changed since it was published."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        self.path = path
+        self.problem = problem
+        super().__init__(f"{path}: {problem}; remove the directory and export again")
+
+
+class ExportError(SamevecError):
+    """The export did not produce a graph worth publishing; nothing was published."""
+
+
+class GraphContractError(ExportError):
+    """The exported graph breaks the contract, or differs from PyTorch at some shape.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        Every violation found, not only the first.
+    """
+
+    def __init__(self, model: str, problems: Sequence[str]) -> None:
+        self.model = model
+        self.problems = tuple(problems)
+        shown = "; ".join(self.problems[:3])
+        more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
+        super().__init__(f"{model}: the exported graph was refused: {shown}{more}")
+
+
+class InputError(SamevecError):
+    """The caller's texts or options are wrong.
+
+    Attributes
+    ----------
+    field : str
+        The parameter at fault, such as ``"input"``.
+    index : int or None
+        The item at fault, counted from 0 in the caller's order.
+    """
+
+    def __init__(self, message: str, *, field: str, index: int | None = None) -> None:
+        self.problem = message
+        self.field = field
+        self.index = index
+        where = field if index is None else f"{field}[{index}]"
+        super().__init__(f"{where}: {message}")
+
+
+class EmptyInputError(InputError):
+    """There is nothing to compute."""
+
+
+class InputTooLongError(InputError):
+    """An item is longer than the limit and truncation was declined.
+
+    Attributes
+    ----------
+    n_tokens, limit_tokens : int
+    """
+
+    def __init__(self, *, field: str, index: int | None, n_tokens: int, limit_tokens: int) -> None:
+        self.n_tokens = n_tokens
+        self.limit_tokens = limit_tokens
+        super().__init__(
+            f"{n_tokens} tokens, the limit is {limit_tokens}; shorten it or allow truncation", field=field, index=index
+        )
+
+
+class BatchTooLargeError(InputError):
+    """More items than one request may carry."""
+
+
+class OverloadedError(SamevecError):
+    """The queue is full.
+
+    Attributes
+    ----------
+    retry_after_s : float
+        When trying again is sensible.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class DeadlineExceededError(SamevecError):
+    """The caller's deadline passed before its work was done."""
+
+    def __init__(self, message: str = "the deadline passed before the work was done; nothing was returned") -> None:
+        super().__init__(message)
+
+
+class NotReadyError(SamevecError):
+    """Not serving: still starting, draining, or without a working session."""
+
+
+class InferenceError(SamevecError):
+    """The session could not compute."""
+
+
+class SessionLoadError(InferenceError):
+    """A graph could not be loaded into a session."""
+
+
+class ProviderUnavailableError(InferenceError):
+    """The execution provider asked for is not to be had on this machine."""
+
+    def __init__(self, provider: str, reason: str) -> None:
+        self.provider = provider
+        super().__init__(f"{provider}: {reason}")
+
+
+class SessionRunError(InferenceError):
+    """A session run failed.
+
+    Attributes
+    ----------
+    out_of_memory : bool
+        Whether the run failed because memory could not be allocated.
+    """
+
+    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
+        self.out_of_memory = out_of_memory
+        super().__init__(message)
+
+
+class NonFiniteOutputError(InferenceError):
+    """The session gave NaN, infinity or a zero vector for an item.
+
+    Attributes
+    ----------
+    indices : tuple of int
+        The items at fault, counted from 0 in the caller's order.
+    """
+
+    def __init__(self, indices: Sequence[int], *, what: str = "not finite") -> None:
+        self.indices = tuple(indices)
+        shown = ", ".join(str(i) for i in self.indices[:5])
+        super().__init__(f"the output for item {shown} is {what}; it was withheld. Run `samevec parity` on this machine")
+
+
+class ParityError(SamevecError):
+    """The gate does not let this be served.
+
+    Attributes
+    ----------
+    state : str
+        ``"failed"``, ``"stale"`` or ``"missing"``.
+    fix : str
+        The one command that mends it.
+    """
+
+    state = "failed"
+
+    def __init__(self, message: str, *, fix: str) -> None:
+        self.fix = fix
+        super().__init__(f"{message}; run: {fix}")
+
+
+class ReferenceMissingError(ParityError):
+    """The artifact carries no reference for the built-in cases."""
+
+    state = "missing"
+
+
+class ParityFailedError(ParityError):
+    """The candidate differs from the reference by more than the tolerance."""
+
+    state = "failed"
+
+
+class ReceiptMissingError(ParityError):
+    """Parity was never run for this artifact on this machine."""
+
+    state = "missing"
+
+
+class StaleReceiptError(ParityError):
+    """Something the receipt was bound to has changed.
+
+    Attributes
+    ----------
+    changes : tuple of str
+        What changed, in words, such as ``"onnxruntime 1.31.1 -> 1.32.0"``.
+    """
+
+    state = "stale"
+
+    def __init__(self, message: str, *, changes: Sequence[str], fix: str) -> None:
+        self.changes = tuple(changes)
+        super().__init__(message, fix=fix)
+
+
+#: Exit code of a process that ends with an exception of a class (or of its nearest listed base): DESIGN section 7.
+EXIT_CODES: dict[type[BaseException], int] = {
+    ParityFailedError: 1,
+    GraphContractError: 1,
+    ConfigError: 2,
+    LockError: 2,
+    SourceError: 2,
+    InputError: 2,
+    SamevecError: 3,
+}
+
+
+def exit_code(error: BaseException) -> int:
+    """Return the exit code for an exception.
+
+    Parameters
+    ----------
+    error : BaseException
+
+    Returns
+    -------
+    int
+        1 parity failed, 2 usage or lock or input, 3 not ready or environment; 3 for classes not listed.
+    """
+    for cls in type(error).__mro__:
+        if cls in EXIT_CODES:
+            return EXIT_CODES[cls]
+    return 3

@@ -1,0 +1,177 @@
+"""Texts in, vectors out, in request order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from samevec.errors import EmptyInputError, InputError
+from samevec.runtime.pooling import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from samevec.lock import LockedModel
+    from samevec.runtime.engine import Engine, RunRecorder
+    from samevec.runtime.rows import TokenRow
+    from samevec.runtime.tokenization import Tokenizer
+
+__all__ = ["Embedder"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedder:
+    """An embedding model ready to compute; safe to share between threads.
+
+    Attributes
+    ----------
+    entry : LockedModel
+        The pinned facts: prompts, pooling, limits.
+    tokenizer : Tokenizer
+    engine : Engine
+    """
+
+    entry: LockedModel
+    tokenizer: Tokenizer
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        """The model's name in the lock."""
+        return self.entry.name
+
+    @property
+    def dimensions(self) -> int:
+        """Components of a full vector."""
+        return self.engine.width
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text in tokens, special tokens included."""
+        return self.tokenizer.max_tokens
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        deadline_s: float | None = None,
+    ) -> NDArray[np.float32]:
+        """Embed texts.
+
+        Parameters
+        ----------
+        texts : sequence of str
+        prompt : str, optional
+            Name of a prompt in the lock, such as ``"query"``; none is applied otherwise.
+        dimensions : int, optional
+            Matryoshka prefix, from the lock's minimum up to the width; normalised after cutting.
+        normalize : bool
+            Scale vectors to unit length.
+        batch_size : int, optional
+            Most texts of one session run; the engine's own limit still holds.
+        max_tokens : int, optional
+            Limit for this call, special tokens included.
+        truncate : bool
+            Cut longer texts (the terminal token stays); False refuses them.
+        deadline_s : float, optional
+            Seconds from now, looked at between session runs.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_texts, dimensions)
+            Row i belongs to text i.
+
+        Raises
+        ------
+        InputError
+            A text or an option is wrong; the message names it.
+        DeadlineExceededError, InferenceError
+            See :meth:`samevec.runtime.engine.Engine.run_rows`.
+
+        Examples
+        --------
+        >>> embedder = samevec.load_embedder("qwen3-embedding-0.6b")  # doctest: +SKIP
+        >>> embedder.encode(["What is the capital of China?"], prompt="query").shape  # doctest: +SKIP
+        (1, 1024)
+        """
+        self.validate_dimensions(dimensions)
+        rows = self.tokenize(texts, prompt=prompt, max_tokens=max_tokens, truncate=truncate)
+        raw = self.compute(rows, batch_size=batch_size, deadline_s=deadline_s)
+        return self.finish(raw, dimensions=dimensions, normalize=normalize)
+
+    def tokenize(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        field: str = "input",
+    ) -> list[TokenRow]:
+        """Turn texts into token rows, see :meth:`encode` for the parameters."""
+        if isinstance(texts, str):
+            raise InputError("one string given, a list of texts is needed", field=field)
+        if prompt is not None and prompt not in self.entry.prompts:
+            known = ", ".join(sorted(self.entry.prompts)) or "none"
+            raise InputError(f"{prompt!r} is not a prompt of {self.name} (it has: {known})", field="prompt")
+        prefix = "" if prompt is None else self.entry.prompts[prompt]
+        return self.tokenizer.encode_texts(texts, prompt=prefix, max_tokens=max_tokens, truncate=truncate, field=field)
+
+    def validate_dimensions(self, dimensions: int | None) -> None:
+        """Refuse a vector length this model cannot give.
+
+        Raises
+        ------
+        InputError
+            Not a whole number, outside the lock's range, or the model is not trained for prefixes.
+        """
+        if dimensions is None or dimensions == self.dimensions:
+            return
+        least = self.entry.matryoshka_min_dimensions
+        if isinstance(dimensions, bool) or not isinstance(dimensions, int):
+            raise InputError(f"{dimensions!r} is not a whole number", field="dimensions")
+        if least is None:
+            raise InputError(f"{self.name} gives {self.dimensions} dimensions and nothing else", field="dimensions")
+        if not least <= dimensions <= self.dimensions:
+            raise InputError(f"{dimensions} given, {least} to {self.dimensions} is possible", field="dimensions")
+
+    def compute(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        deadline_s: float | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> NDArray[np.float32]:
+        """Return raw pooled vectors, shape (n_rows, width), see :meth:`samevec.runtime.engine.Engine.run_rows`."""
+        if not rows:
+            raise EmptyInputError("no texts given, at least one is needed", field="input")
+        return self.engine.run_rows(
+            rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
+        )
+
+    def run_microbatch(self, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
+        """Return raw pooled vectors of rows computed in one session run."""
+        return self.engine.run_microbatch(rows)
+
+    def finish(
+        self,
+        raw: NDArray[np.float32],
+        *,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        renormalize: bool = True,
+    ) -> NDArray[np.float32]:
+        """Turn raw pooled vectors into what callers get, see :func:`samevec.runtime.pooling.shorten`."""
+        return shorten(raw, dimensions=dimensions, normalize=normalize, renormalize=renormalize)

@@ -1,0 +1,93 @@
+"""What happens to raw rows: prefix, normalisation, activation. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from samevec.errors import InputError, NonFiniteOutputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["activate", "l2_normalize", "shorten"]
+
+# torch.nn.functional.normalize divides by max(norm, eps) with eps = 1e-12 (torch 2.13, functional.py); same here, although
+# a zero row never leaves: it is refused below.
+_NORM_EPS = np.float32(1e-12)
+
+
+def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale rows to unit length.
+
+    Parameters
+    ----------
+    vectors : ndarray of float32, shape (n_rows, width)
+
+    Returns
+    -------
+    ndarray of float32, shape (n_rows, width)
+        Each row of norm 1. The norm is summed in float64 along each row, so a row's bits do not depend on the others.
+
+    Raises
+    ------
+    NonFiniteOutputError
+        A row has norm zero, infinity or NaN.
+    """
+    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)).astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
+    if bad.size:
+        raise NonFiniteOutputError(bad.tolist(), what="zero or not finite")
+    return cast("NDArray[np.float32]", vectors / np.maximum(norms, _NORM_EPS)[:, None])
+
+
+def shorten(
+    raw: NDArray[np.float32], *, dimensions: int | None, normalize: bool, renormalize: bool = True
+) -> NDArray[np.float32]:
+    """Turn raw pooled vectors into what callers get.
+
+    Parameters
+    ----------
+    raw : ndarray of float32, shape (n_rows, width)
+    dimensions : int or None
+        Length of the Matryoshka prefix; None keeps the width.
+    normalize : bool
+        Scale to unit length.
+    renormalize : bool
+        With a prefix: True normalises the prefix itself (OpenAI's rule for ``dimensions``), False normalises the whole
+        vector first and then cuts (sentence-transformers' ``truncate_dim``), which leaves norms below 1.
+
+    Returns
+    -------
+    ndarray of float32, shape (n_rows, dimensions or width)
+    """
+    if not normalize:
+        return np.ascontiguousarray(raw[:, :dimensions])
+    if dimensions is None or renormalize:
+        return l2_normalize(np.ascontiguousarray(raw[:, :dimensions]))
+    return np.ascontiguousarray(l2_normalize(raw)[:, :dimensions])
+
+
+def activate(logits: NDArray[np.float32], activation: str | None) -> NDArray[np.float32]:
+    """Apply the checkpoint's documented activation to logits.
+
+    Parameters
+    ----------
+    logits : ndarray of float32, shape (n_rows, 1)
+    activation : str or None
+        ``"sigmoid"``, or ``"identity"``/None for raw logits.
+
+    Returns
+    -------
+    ndarray of float32, shape (n_rows,)
+    """
+    flat = np.ascontiguousarray(logits[:, 0])
+    if activation in (None, "identity"):
+        return flat
+    if activation != "sigmoid":
+        raise InputError(f"activation {activation!r} is not known", field="activation")
+    # Two branches so that exp never overflows: float32 overflows above 88.
+    positive = flat >= 0
+    decay = np.exp(np.where(positive, -flat, flat))
+    return np.where(positive, 1 / (1 + decay), decay / (1 + decay)).astype(np.float32)

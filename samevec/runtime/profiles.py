@@ -1,0 +1,92 @@
+"""What each profile fixes: provider, provider options, session options, graph form and padding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from samevec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["PROFILES", "Profile", "get_profile"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """Everything about a way of running that may move a bit, and so is bound into receipts.
+
+    Attributes
+    ----------
+    name : str
+    provider : str
+        ONNX Runtime's name of the execution provider.
+    provider_options : mapping of str to str
+    graph_form : str
+        Which form of the graph the export writes, see ``samevec.export``.
+    session_config : mapping of str to str
+        ONNX Runtime session configuration entries.
+    run_config : mapping of str to str
+        ONNX Runtime run configuration entries.
+    memory_arena, memory_pattern : bool
+        Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
+    pad_to_multiple : int
+        Token axis is padded to a multiple of this.
+    bit_identical_groupings : bool
+        Whether the gate requires that a text's bits do not depend on its neighbours.
+    """
+
+    name: str
+    provider: str
+    provider_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    graph_form: str
+    session_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    run_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    memory_arena: bool = True
+    memory_pattern: bool = False
+    pad_to_multiple: int = 4
+    bit_identical_groupings: bool = False
+
+    def session_options(self) -> dict[str, Any]:
+        """Return the options as one flat record, as receipts bind them."""
+        return {
+            "graph_form": self.graph_form,
+            "memory_arena": self.memory_arena,
+            "memory_pattern": self.memory_pattern,
+            "pad_to_multiple": self.pad_to_multiple,
+            "session_config": dict(self.session_config),
+            "run_config": dict(self.run_config),
+        }
+
+
+# Spinning threads save 0 to 5 ms a query and cost 30 to 50 CPU-ms each (FINDINGS), and keep an idle machine busy (CASES O20).
+_NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+
+PROFILES: Mapping[str, Profile] = MappingProxyType(
+    {
+        "cpu": Profile(
+            name="cpu",
+            provider="CPUExecutionProvider",
+            graph_form="fused",
+            session_config=MappingProxyType(_NO_SPINNING),
+            # Gives the arena's surplus back after each run; no visible cost (FINDINGS).
+            run_config=MappingProxyType({"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+            bit_identical_groupings=True,
+        ),
+    }
+)
+
+
+def get_profile(name: str) -> Profile:
+    """Return a profile by name.
+
+    Raises
+    ------
+    ConfigError
+        No such profile.
+    """
+    if name not in PROFILES:
+        raise ConfigError(f"profile {name!r} is not known; choose one of: {', '.join(sorted(PROFILES))}")
+    return PROFILES[name]

@@ -1,0 +1,173 @@
+"""Pairs in, scores out, in request order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from samevec.errors import EmptyInputError, InputError
+from samevec.runtime.pooling import activate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from samevec.lock import LockedModel
+    from samevec.runtime.engine import Engine, RunRecorder
+    from samevec.runtime.rows import TokenRow
+    from samevec.runtime.tokenization import Tokenizer
+
+__all__ = ["Ranked", "Reranker", "rank_scores"]
+
+
+class Ranked(NamedTuple):
+    """One document's place in a ranking: its position in the request, and its score."""
+
+    index: int
+    score: float
+
+
+def rank_scores(scores: NDArray[np.float32], *, top_n: int | None = None) -> list[Ranked]:
+    """Order scores from high to low.
+
+    Parameters
+    ----------
+    scores : ndarray of float32, shape (n,)
+    top_n : int, optional
+        Keep this many; all when None or larger than n.
+
+    Returns
+    -------
+    list of Ranked
+        Ties stay in request order.
+    """
+    order = np.argsort(-scores, kind="stable")[: len(scores) if top_n is None else top_n]
+    return [Ranked(int(i), float(scores[i])) for i in order]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reranker:
+    """A reranking model ready to compute; safe to share between threads.
+
+    Attributes
+    ----------
+    entry : LockedModel
+        The pinned facts: activation, limits.
+    tokenizer : Tokenizer
+    engine : Engine
+    """
+
+    entry: LockedModel
+    tokenizer: Tokenizer
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        """The model's name in the lock."""
+        return self.entry.name
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest pair in tokens, special tokens included."""
+        return self.tokenizer.max_tokens
+
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        raw: bool = False,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        deadline_s: float | None = None,
+    ) -> NDArray[np.float32]:
+        """Score (query, document) pairs.
+
+        Parameters
+        ----------
+        pairs : sequence of (str, str)
+        raw : bool
+            Give logits; otherwise the checkpoint's own activation is applied once.
+        batch_size, max_tokens, truncate, deadline_s
+            As for :meth:`samevec.runtime.embedder.Embedder.encode`; pairs are cut ``longest_first``.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_pairs,)
+            Score i belongs to pair i.
+
+        Raises
+        ------
+        InputError
+            A pair or an option is wrong; the message names it.
+        DeadlineExceededError, InferenceError
+            See :meth:`samevec.runtime.engine.Engine.run_rows`.
+        """
+        rows = self.tokenize(pairs, max_tokens=max_tokens, truncate=truncate)
+        return self.finish(self.compute(rows, batch_size=batch_size, deadline_s=deadline_s), raw=raw)
+
+    def rank(
+        self, query: str, documents: Sequence[str], *, top_n: int | None = None, raw: bool = False
+    ) -> list[Ranked]:
+        """Order documents by their score for a query, best first.
+
+        Parameters
+        ----------
+        query : str
+        documents : sequence of str
+        top_n : int, optional
+            At least 1; more than there are documents gives all.
+        raw : bool
+            As for :meth:`score`.
+
+        Returns
+        -------
+        list of Ranked
+            Ties in request order.
+        """
+        if top_n is not None and top_n < 1:
+            raise InputError(f"{top_n} given, at least 1 is needed", field="top_n")
+        if not documents:
+            raise EmptyInputError("no documents given, at least one is needed", field="documents")
+        return rank_scores(self.score([(query, document) for document in documents], raw=raw), top_n=top_n)
+
+    def tokenize(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        field: str = "pairs",
+    ) -> list[TokenRow]:
+        """Turn pairs into token rows, see :meth:`score` for the parameters."""
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(pair) != 2:
+                raise InputError("a query and a document are needed", field=field, index=i)
+        return self.tokenizer.encode_pairs(pairs, max_tokens=max_tokens, truncate=truncate, field=field)
+
+    def compute(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        deadline_s: float | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> NDArray[np.float32]:
+        """Return logits, shape (n_rows, 1), see :meth:`samevec.runtime.engine.Engine.run_rows`."""
+        if not rows:
+            raise EmptyInputError("no pairs given, at least one is needed", field="pairs")
+        return self.engine.run_rows(
+            rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
+        )
+
+    def run_microbatch(self, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
+        """Return logits of rows computed in one session run."""
+        return self.engine.run_microbatch(rows)
+
+    def finish(self, logits: NDArray[np.float32], *, raw: bool = False) -> NDArray[np.float32]:
+        """Turn logits of shape (n_rows, 1) into scores of shape (n_rows,)."""
+        return activate(logits, None if raw else self.entry.activation)

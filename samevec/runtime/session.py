@@ -1,0 +1,186 @@
+"""The seam between policy and computation: the Session protocol, and its ONNX Runtime implementation."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+
+from samevec.errors import ConfigError, ProviderUnavailableError, SessionLoadError, SessionRunError
+from samevec.machine import allowed_cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from samevec.runtime.collate import Features
+    from samevec.runtime.profiles import Profile
+
+__all__ = ["OnnxSession", "Session", "onnxruntime_version"]
+
+#: ONNX Runtime's own exception classes; they share no base but Exception, so each is named. A test compares this list
+#: with the installed module. A missing or misshapen feed raises ValueError or RuntimeError.
+ORT_EXCEPTION_NAMES = (
+    "DeviceReset",
+    "EPFail",
+    "EngineError",
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "ModelLoadCanceled",
+    "ModelLoaded",
+    "ModelRequiresCompilation",
+    "NoModel",
+    "NoSuchFile",
+    "NotFound",
+    "NotImplemented",
+    "RuntimeException",
+)
+_OUT_OF_MEMORY_WORDS = ("failed to allocate", "bad_alloc", "bad allocation", "out of memory")
+
+
+class Session(Protocol):
+    """Computes raw rows: pooled vectors of an embedder, logits of a reranker."""
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that really computes."""
+        ...
+
+    @property
+    def provider_options(self) -> dict[str, str]:
+        """The provider's options as it reports them."""
+        ...
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        """Compute one microbatch.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_rows, width)
+            Row i belongs to row i of the features.
+
+        Raises
+        ------
+        SessionRunError
+            The run failed.
+        """
+        ...
+
+
+def _onnxruntime() -> Any:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise ConfigError("onnxruntime is not installed; install it with: pip install 'samevec[cpu]'") from error
+
+
+def onnxruntime_version() -> str:
+    """Return the version of the installed ONNX Runtime."""
+    return str(_onnxruntime().__version__)
+
+
+def ort_exceptions() -> tuple[type[BaseException], ...]:
+    """Return the exception classes a session may raise, of the installed ONNX Runtime."""
+    state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    found = [getattr(state, name) for name in ORT_EXCEPTION_NAMES if hasattr(state, name)]
+    return (*found, ValueError, RuntimeError, MemoryError)
+
+
+def _session_options(ort: Any, profile: Profile, n_threads: int) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = n_threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.enable_cpu_mem_arena = profile.memory_arena
+    options.enable_mem_pattern = profile.memory_pattern
+    options.log_severity_level = 3  # errors only: optimiser warnings are about the graph, which the gate judges
+    for key, value in profile.session_config.items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+class OnnxSession:
+    """A graph loaded into ONNX Runtime under a profile.
+
+    Parameters
+    ----------
+    graph_path : Path
+        ``model.onnx``; its external data is found beside it.
+    profile : Profile
+    n_threads : int, optional
+        Threads of one run; the machine's allowance when not given.
+
+    Raises
+    ------
+    ProviderUnavailableError
+        The provider is not in this ONNX Runtime, or the session silently took another.
+    SessionLoadError
+        The graph or its data cannot be loaded.
+    """
+
+    def __init__(self, graph_path: Path, profile: Profile, *, n_threads: int | None = None) -> None:
+        ort = _onnxruntime()
+        self._exceptions = ort_exceptions()
+        available = ort.get_available_providers()
+        if profile.provider not in available:
+            raise ProviderUnavailableError(
+                profile.provider, f"not in this onnxruntime {ort.__version__} (it has {', '.join(available)})"
+            )
+        options = _session_options(ort, profile, n_threads or allowed_cpus())
+        try:
+            # resolve(): external data is refused by some versions when the graph is reached through a symlink.
+            self._session = ort.InferenceSession(
+                str(graph_path.resolve()), options, providers=[(profile.provider, dict(profile.provider_options))]
+            )
+        except self._exceptions as error:
+            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; export it again") from error
+        self._check_provider(profile.provider)
+        self._run_options = ort.RunOptions()
+        self._run_options.log_severity_level = 3
+        for key, value in profile.run_config.items():
+            self._run_options.add_run_config_entry(key, value)
+        self._input_names = [value.name for value in self._session.get_inputs()]
+        self._output_names = [value.name for value in self._session.get_outputs()]
+
+    def _check_provider(self, requested: str) -> None:
+        used = self._session.get_providers()[0]
+        if used != requested:
+            raise ProviderUnavailableError(requested, f"onnxruntime gave {used} instead; nothing else is served in its place")
+
+    @property
+    def provider(self) -> str:
+        """The execution provider in use."""
+        return str(self._session.get_providers()[0])
+
+    @property
+    def provider_options(self) -> dict[str, str]:
+        """The options of that provider as ONNX Runtime reports them."""
+        return {str(k): str(v) for k, v in self._session.get_provider_options().get(self.provider, {}).items()}
+
+    @property
+    def input_names(self) -> Sequence[str]:
+        """Inputs the graph declares; feeds are built from these."""
+        return tuple(self._input_names)
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`Session`."""
+        try:
+            outputs = self._session.run(self._output_names, features.as_feed(self._input_names), self._run_options)
+        except self._exceptions as error:
+            words = str(error).lower()
+            out_of_memory = isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
+            raise SessionRunError(
+                f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
+                out_of_memory=out_of_memory,
+            ) from error
+        return cast("NDArray[np.float32]", outputs[0])
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

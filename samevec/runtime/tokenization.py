@@ -1,0 +1,261 @@
+"""Texts and pairs in, token rows out, with the ids that transformers gives for the same files.
+
+The tokenizer file's own padding and truncation are switched off once, at load, and never set again: limits are arguments
+of each call. (The reranker's file pads every pair to 8,000 tokens if left as it is, and settings changed on a shared
+tokenizer leak between threads, CASES O16.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer as RawTokenizer
+
+from samevec.errors import ArtifactCorruptError, InputError, InputTooLongError
+from samevec.runtime.rows import TokenRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tokenizers import Encoding
+
+__all__ = ["Tokenizer", "split_longest_first"]
+
+# Texts tokenised per call into the library: enough to use its threads, few enough that the Encoding objects (about 100
+# bytes a token) of a large request are not all alive at once.
+_CHUNK_TEXTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A pinned tokenizer, safe to share between threads.
+
+    Attributes
+    ----------
+    raw : tokenizers.Tokenizer
+        Padding and truncation off.
+    max_tokens : int
+        The model's limit, special tokens included.
+    type_ids : bool
+        Whether rows carry segment ids.
+    """
+
+    raw: RawTokenizer
+    max_tokens: int
+    type_ids: bool = False
+
+    @classmethod
+    def from_file(cls, path: Path, *, max_tokens: int, type_ids: bool = False) -> Tokenizer:
+        """Load ``tokenizer.json``.
+
+        Raises
+        ------
+        ArtifactCorruptError
+            The file is missing or is not a tokenizer.
+        """
+        try:
+            raw = RawTokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for every fault of the file
+            raise ArtifactCorruptError(path, f"not a readable tokenizer ({error})") from error
+        raw.no_padding()
+        raw.no_truncation()
+        return cls(raw, max_tokens, type_ids)
+
+    def encode_texts(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str = "",
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        field: str = "input",
+    ) -> list[TokenRow]:
+        """Tokenise texts.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            The empty string is valid: it is the terminal token alone.
+        prompt : str
+            Put before each text as it is.
+        max_tokens : int, optional
+            Limit for this call, special tokens included; never above the model's own.
+        truncate : bool
+            Cut content tokens from the right so that the terminal token stays (CASES O02); False refuses instead.
+        field : str
+            What the caller calls the texts, for messages.
+
+        Returns
+        -------
+        list of TokenRow
+            In the order of `texts`.
+
+        Raises
+        ------
+        InputError
+            An item is not a string, or holds a lone surrogate.
+        InputTooLongError
+            An item is too long and `truncate` is false.
+        """
+        limit = self._limit(max_tokens, pair=False)
+        rows: list[TokenRow] = []
+        for start in range(0, len(texts), _CHUNK_TEXTS):
+            chunk = [prompt + text if isinstance(text, str) else text for text in texts[start : start + _CHUNK_TEXTS]]
+            for i, encoding in enumerate(self._encode(chunk, field=field, start=start), start):
+                room = limit - self.raw.num_special_tokens_to_add(is_pair=False)
+                cut = self._cut(encoding, room, truncate, field=field, index=i, n_special=limit - room)
+                rows.append(self._row(self.raw.post_process(encoding), cut))
+        return rows
+
+    def encode_pairs(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        field: str = "pairs",
+    ) -> list[TokenRow]:
+        """Tokenise (query, document) pairs.
+
+        Parameters
+        ----------
+        pairs : sequence of (str, str)
+        max_tokens, truncate, field
+            As for :meth:`encode_texts`. Truncation is ``longest_first``: the longer side is cut until both fit, or both
+            to half the room; every separator stays.
+
+        Returns
+        -------
+        list of TokenRow
+            In the order of `pairs`.
+
+        Raises
+        ------
+        InputError, InputTooLongError
+            As :meth:`encode_texts`.
+        """
+        limit = self._limit(max_tokens, pair=True)
+        rows: list[TokenRow] = []
+        for start in range(0, len(pairs), _CHUNK_TEXTS):
+            chunk = pairs[start : start + _CHUNK_TEXTS]
+            # A query is usually shared by all its documents: each distinct text is encoded once, but cut per pair.
+            queries = self._encode([pair[0] for pair in chunk], field=field, start=start)
+            documents = self._encode([pair[1] for pair in chunk], field=field, start=start)
+            for i, (query, document) in enumerate(zip(queries, documents, strict=True), start):
+                rows.append(self._pair_row(query, document, limit, truncate, field=field, index=i))
+        return rows
+
+    def rows_from_ids(
+        self, id_lists: Sequence[Sequence[int]], *, truncate: bool = True, field: str = "input"
+    ) -> list[TokenRow]:
+        """Take token ids as callers send them, ids exactly as given.
+
+        Raises
+        ------
+        InputError
+            A list is empty or holds something that is not a token id of this vocabulary.
+        InputTooLongError
+            Longer than the limit: caller's ids are never cut, since the terminal token may be anywhere.
+        """
+        n_vocabulary = self.raw.get_vocab_size(with_added_tokens=True)
+        rows = []
+        for i, ids in enumerate(id_lists):
+            if not ids:
+                raise InputError("no token ids", field=field, index=i)
+            for value in ids:
+                if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < n_vocabulary:
+                    raise InputError(f"{value!r} is not a token id (0 to {n_vocabulary - 1})", field=field, index=i)
+            if len(ids) > self.max_tokens:
+                raise InputTooLongError(field=field, index=i, n_tokens=len(ids), limit_tokens=self.max_tokens)
+            rows.append(TokenRow(tuple(ids), (0,) * len(ids) if self.type_ids else None))
+        return rows
+
+    def _limit(self, max_tokens: int | None, *, pair: bool) -> int:
+        if max_tokens is None:
+            return self.max_tokens
+        least = self.raw.num_special_tokens_to_add(is_pair=pair) + (2 if pair else 1)
+        if not least <= max_tokens <= self.max_tokens:
+            raise InputError(f"{max_tokens} given, {least} to {self.max_tokens} is possible", field="max_tokens")
+        return max_tokens
+
+    def _encode(self, texts: Sequence[str], *, field: str, start: int) -> list[Encoding]:
+        try:
+            return self.raw.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            for i, text in enumerate(texts, start):
+                _require_text(text, field=field, index=i)
+            raise
+
+    def _cut(
+        self, encoding: Encoding, room: int, truncate: bool, *, field: str, index: int, n_special: int
+    ) -> int:
+        cut = len(encoding) - room
+        if cut <= 0:
+            return 0
+        if not truncate:
+            raise InputTooLongError(
+                field=field, index=index, n_tokens=len(encoding) + n_special, limit_tokens=room + n_special
+            )
+        encoding.truncate(room)
+        return cut
+
+    def _pair_row(
+        self, query: Encoding, document: Encoding, limit: int, truncate: bool, *, field: str, index: int
+    ) -> TokenRow:
+        n_special = self.raw.num_special_tokens_to_add(is_pair=True)
+        n_query, n_document = split_longest_first(len(query), len(document), limit - n_special)
+        cut = len(query) - n_query + len(document) - n_document
+        if cut and not truncate:
+            n_tokens = len(query) + len(document) + n_special
+            raise InputTooLongError(field=field, index=index, n_tokens=n_tokens, limit_tokens=limit)
+        query.truncate(n_query)
+        document.truncate(n_document)
+        return self._row(self.raw.post_process(query, document), cut)
+
+    def _row(self, encoding: Encoding, cut: int) -> TokenRow:
+        return TokenRow(tuple(encoding.ids), tuple(encoding.type_ids) if self.type_ids else None, cut)
+
+
+def _require_text(text: object, *, field: str, index: int) -> None:
+    if not isinstance(text, str):
+        raise InputError(f"{type(text).__name__} given, text is needed", field=field, index=index)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"not valid Unicode text: {error.reason}", field=field, index=index) from error
+
+
+def split_longest_first(n_query: int, n_document: int, room: int) -> tuple[int, int]:
+    """Return how many content tokens each side of a pair keeps.
+
+    Parameters
+    ----------
+    n_query, n_document : int
+        Content tokens before truncation.
+    room : int
+        Content tokens that fit, special tokens already taken off.
+
+    Returns
+    -------
+    (int, int)
+        Kept tokens; their sum is at most `room`. The shorter side is cut only when it alone exceeds the room left by an
+        even split, and then both keep half (an odd token goes to the longer side).
+
+    References
+    ----------
+    The rule of ``TruncationStrategy::LongestFirst`` in the tokenizers library (0.22, ``utils/truncation.rs``), which
+    transformers applies for ``truncation=True``; tests compare the two on random lengths.
+    """
+    if n_query + n_document <= room:
+        return n_query, n_document
+    shorter, longer = sorted((n_query, n_document))
+    if shorter > room:
+        longer = shorter
+    else:
+        longer = max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter = room // 2
+        longer = shorter + room % 2
+    return (longer, shorter) if n_query > n_document else (shorter, longer)

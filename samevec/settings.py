@@ -1,0 +1,47 @@
+"""Settings from outside: the only module that reads ``os.environ``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from samevec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ENV_PREFIX", "default_home", "default_snapshots", "default_token_budget"]
+
+#: Every flag has an environment variable: this, then the flag's name in capitals.
+ENV_PREFIX = "SAMEVEC"
+
+
+def default_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where artifacts live: ``$SAMEVEC_HOME``, else the platform's user data folder."""
+    given = environ.get(f"{ENV_PREFIX}_HOME")
+    return Path(given).expanduser() if given else platformdirs.user_data_path("samevec", appauthor=False)
+
+
+def default_snapshots(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return ``$SAMEVEC_SNAPSHOTS``, a folder of local checkpoint files, or None."""
+    given = environ.get(f"{ENV_PREFIX}_SNAPSHOTS")
+    return Path(given).expanduser() if given else None
+
+
+def default_token_budget(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return ``$SAMEVEC_TOKEN_BUDGET``, the padded tokens of one microbatch, or None.
+
+    Raises
+    ------
+    ConfigError
+        The variable is not a whole number of at least 1.
+    """
+    given = environ.get(f"{ENV_PREFIX}_TOKEN_BUDGET")
+    if not given:
+        return None
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"SAMEVEC_TOKEN_BUDGET is {given!r}; a whole number of at least 1 is needed")
+    return int(given)
