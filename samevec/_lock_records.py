@@ -1,0 +1,310 @@
+"""The records a lock is made of, and their way back to plain dictionaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from samevec.digest import digest_json
+from samevec.errors import LockError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "LOCK_VERSION",
+    "Activation",
+    "Architecture",
+    "Golden",
+    "GoldenCosines",
+    "GoldenPair",
+    "GoldenTokens",
+    "Lock",
+    "LockedFile",
+    "LockedModel",
+    "Pooling",
+    "Task",
+    "Tolerance",
+    "Toolchain",
+]
+
+#: The only form of lock this version reads and writes.
+LOCK_VERSION = 1
+
+Task = Literal["embed", "rerank"]
+Architecture = Literal["qwen3", "modernbert", "bert"]
+Pooling = Literal["last_token", "mean", "cls"]
+Activation = Literal["sigmoid", "identity"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockedFile:
+    """One pinned file of a snapshot.
+
+    Attributes
+    ----------
+    path : str
+        Below the snapshot folder, ``/`` between its parts.
+    size_bytes : int
+    sha256 : str
+        64 lower-case hex digits.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form: ``path``, ``size``, ``sha256``."""
+        return {"path": self.path, "size": self.size_bytes, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tolerance:
+    """The frozen rule ``|reference - candidate| <= atol + rtol * |reference|``."""
+
+    atol: float
+    rtol: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form."""
+        return {"atol": self.atol, "rtol": self.rtol}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Toolchain:
+    """The exact package versions an export uses, by distribution name."""
+
+    versions: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form: one key a distribution."""
+        return dict(self.versions)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenTokens:
+    """Token ids a text must give; `prompt` is a prompt's name, or None for no prompt."""
+
+    text: str
+    ids: tuple[int, ...]
+    prompt: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form; no ``prompt`` key where there is none."""
+        return _present({"text": self.text, "prompt": self.prompt, "ids": list(self.ids)})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenPair:
+    """What the publisher's model card states for a pair, as rounded there."""
+
+    query: str
+    document: str
+    logit: float
+    score: float
+    ids: tuple[int, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form; no ``ids`` key where they are unknown."""
+        ids = None if self.ids is None else list(self.ids)
+        return _present(
+            {"query": self.query, "document": self.document, "logit": self.logit, "score": self.score, "ids": ids}
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GoldenCosines:
+    """What the publisher's model card states for queries against documents.
+
+    Attributes
+    ----------
+    queries, documents : tuple of str
+    values : tuple of tuple of float
+        ``values[i][j]`` is the cosine of query i and document j.
+    prompt : str or None
+        Name of the prompt the queries get; the documents get none.
+    """
+
+    queries: tuple[str, ...]
+    documents: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    prompt: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form; no ``prompt`` key where there is none."""
+        return _present(
+            {
+                "prompt": self.prompt,
+                "queries": list(self.queries),
+                "documents": list(self.documents),
+                "values": [list(row) for row in self.values],
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Golden:
+    """Values known from outside samevec; each kind may be absent."""
+
+    tokens: tuple[GoldenTokens, ...] = ()
+    pairs: tuple[GoldenPair, ...] = ()
+    cosines: GoldenCosines | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form; kinds that are absent have no key."""
+        record: dict[str, Any] = {}
+        if self.cosines is not None:
+            record["cosines"] = self.cosines.to_dict()
+        if self.tokens:
+            record["tokens"] = [item.to_dict() for item in self.tokens]
+        if self.pairs:
+            record["pairs"] = [item.to_dict() for item in self.pairs]
+        return record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockedModel:
+    """Everything pinned about one model.
+
+    Attributes
+    ----------
+    name : str
+        The name users say; also a directory name.
+    task : {"embed", "rerank"}
+    source : str
+        ``hf:OWNER/NAME`` (hub), ``toy:NAME`` (samevec builds it) or ``local:NAME`` (only from a folder).
+    revision : str
+        40 lower-case hex digits.
+    license : str
+        SPDX identifier.
+    architecture : {"qwen3", "modernbert", "bert"}
+    pooling : {"last_token", "mean", "cls"}
+    normalize : bool
+        Whether the model's own pipeline normalises vectors; False for rerankers.
+    dimensions, matryoshka_min_dimensions : int or None
+        Width of a vector, and the least width it may be cut to (None: it may not); None for rerankers.
+    max_tokens : int
+        Special tokens included.
+    activation : {"sigmoid", "identity"} or None
+        What turns a reranker's logit into its score; None for embedders.
+    prompts : mapping of str to str
+        Prompt texts by name.
+    golden : Golden
+    files : tuple of LockedFile
+    """
+
+    name: str
+    task: Task
+    source: str
+    revision: str
+    license: str
+    architecture: Architecture
+    pooling: Pooling
+    normalize: bool
+    dimensions: int | None
+    matryoshka_min_dimensions: int | None
+    max_tokens: int
+    activation: Activation | None
+    prompts: Mapping[str, str]
+    golden: Golden
+    files: tuple[LockedFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """``"sha256:<64 hex>"`` of the whole entry; any changed fact changes it."""
+        return digest_json(self.to_dict())
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all pinned files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    def file(self, path: str) -> LockedFile:
+        """Return a pinned file by its path.
+
+        Raises
+        ------
+        LockError
+            The entry pins no such file.
+        """
+        for file in self.files:
+            if file.path == path:
+                return file
+        raise LockError(f"{self.name} pins no file {path!r}; it pins {', '.join(file.path for file in self.files)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form; keys that do not apply are absent."""
+        record = _present(
+            {
+                "name": self.name,
+                "task": self.task,
+                "source": self.source,
+                "revision": self.revision,
+                "license": self.license,
+                "architecture": self.architecture,
+                "pooling": self.pooling,
+                "normalize": self.normalize,
+                "dimensions": self.dimensions,
+                "matryoshka_min_dimensions": self.matryoshka_min_dimensions,
+                "max_tokens": self.max_tokens,
+                "activation": self.activation,
+            }
+        )
+        if self.prompts:
+            record["prompts"] = dict(self.prompts)
+        if golden := self.golden.to_dict():
+            record["golden"] = golden
+        record["files"] = [file.to_dict() for file in self.files]
+        return record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lock:
+    """A whole lock.
+
+    Attributes
+    ----------
+    origin : str
+        Where it was read from, for messages; two locks that differ only in it are equal.
+    tolerance : Tolerance
+    toolchain : Toolchain
+    models : tuple of LockedModel
+    """
+
+    origin: str = field(compare=False)
+    tolerance: Tolerance
+    toolchain: Toolchain
+    models: tuple[LockedModel, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models' names, in the lock's order."""
+        return tuple(model.name for model in self.models)
+
+    def model(self, name: str) -> LockedModel:
+        """Return a model's entry.
+
+        Raises
+        ------
+        LockError
+            The lock has no such model; the message lists those it has.
+        """
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise LockError(f"{self.origin}: no model named {name!r}; it pins {', '.join(self.names)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form of the whole lock, ``lock_version`` first."""
+        return {
+            "lock_version": LOCK_VERSION,
+            "tolerance": self.tolerance.to_dict(),
+            "toolchain": self.toolchain.to_dict(),
+            "models": [model.to_dict() for model in self.models],
+        }
+
+
+def _present(record: dict[str, Any]) -> dict[str, Any]:
+    """Drop the keys whose value is None: TOML has no null."""
+    return {key: value for key, value in record.items() if value is not None}
