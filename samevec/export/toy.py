@@ -1,12 +1,13 @@
 """The toy pair: two tiny checkpoints of the real architectures, written from integers, byte-identical everywhere.
 
 They carry the demo and the tests through the same code as the real models with nothing to download. Their weights are
-random and their answers mean nothing. ``python -m samevec.export.toy --lock FILE`` writes the lock that pins them.
+random and their answers mean nothing. :mod:`samevec.export.toy_lock` writes the lock that pins them.
 """
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from samevec.errors import SourceMissingError
@@ -15,12 +16,13 @@ from samevec.export.synthetic import modernbert_tensors, qwen3_tensors, write_te
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["TOY_EMBEDDER", "TOY_RERANKER", "build_toy"]
+__all__ = ["TOY_EMBEDDER", "TOY_MAX_TOKENS", "TOY_QUERY_PROMPT", "TOY_RERANKER", "TOY_WIDTH", "build_toy", "byte_ids"]
 
 TOY_EMBEDDER = "toy-qwen3-embedder"
 TOY_RERANKER = "toy-modernbert-reranker"
 
-_MAX_TOKENS = 2048
+TOY_MAX_TOKENS = 2048
+TOY_WIDTH = 384
 _N_BYTES = 256
 # The real pre-tokenizer. Without merges it changes no id; it is kept so that the files have the same parts.
 _QWEN_SPLIT = (
@@ -28,7 +30,7 @@ _QWEN_SPLIT = (
 )
 _END, _IM_START, _IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 # The real model's prompt.
-_QUERY_PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+TOY_QUERY_PROMPT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 
 _EMBEDDER_CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -38,10 +40,10 @@ _EMBEDDER_CONFIG: dict[str, Any] = {
     "eos_token_id": _N_BYTES,
     "head_dim": 64,
     "hidden_act": "silu",
-    "hidden_size": 384,
+    "hidden_size": TOY_WIDTH,
     "initializer_range": 0.02,
     "intermediate_size": 512,
-    "max_position_embeddings": _MAX_TOKENS,
+    "max_position_embeddings": TOY_MAX_TOKENS,
     "max_window_layers": 3,
     "model_type": "qwen3",
     "num_attention_heads": 6,
@@ -85,7 +87,7 @@ _RERANKER_CONFIG: dict[str, Any] = {
     "layer_norm_eps": 1e-05,
     "local_attention": 128,
     "local_rope_theta": 10000.0,
-    "max_position_embeddings": _MAX_TOKENS,
+    "max_position_embeddings": TOY_MAX_TOKENS,
     "mlp_bias": False,
     "mlp_dropout": 0.0,
     "model_type": "modernbert",
@@ -139,6 +141,22 @@ def build_toy(name: str, directory: Path) -> None:
     builders[name](directory)
 
 
+def byte_ids(text: str) -> list[int]:
+    """Return the token ids both toy tokenizers give a text, special tokens left out.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    list of int
+        One id a UTF-8 byte of the text's NFC form, 0 to 255.
+    """
+    ids = {byte: index for index, byte in enumerate(_byte_order())}
+    return [ids[byte] for byte in unicodedata.normalize("NFC", text).encode("utf-8")]
+
+
 def _build_embedder(directory: Path) -> None:
     specials = (_END, _IM_START, _IM_END)
     end = {"SpecialToken": {"id": _END, "type_id": 0}}
@@ -152,9 +170,9 @@ def _build_embedder(directory: Path) -> None:
     }
     tokenizer_config = _tokenizer_config(specials) | {"eos_token": _IM_END, "pad_token": _END, "unk_token": None}
     modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
-    pooling = {f"pooling_mode_{mode}": mode == "lasttoken" for mode in modes}
-    pooling |= {"include_prompt": True, "word_embedding_dimension": _EMBEDDER_CONFIG["hidden_size"]}
-    prompts = {"query": _QUERY_PROMPT, "document": ""}
+    pooling: dict[str, Any] = {f"pooling_mode_{mode}": mode == "lasttoken" for mode in modes}
+    pooling |= {"include_prompt": True, "word_embedding_dimension": TOY_WIDTH}
+    prompts = {"query": TOY_QUERY_PROMPT, "document": ""}
     _write_json(directory / "config.json", _EMBEDDER_CONFIG)
     _write_json(directory / "tokenizer.json", tokenizer)
     _write_json(directory / "tokenizer_config.json", tokenizer_config)
@@ -198,15 +216,22 @@ def _build_reranker(directory: Path) -> None:
     write_tensors(directory / "model.safetensors", specs, seed=_RERANKER_SEED)
 
 
-def _byte_symbols() -> list[str]:
-    # The printable stand-ins of GPT-2's bytes_to_unicode, in its order: every ByteLevel component uses this table.
+def _byte_order() -> list[int]:
+    # Bytes in the order of their ids: the printable ones first, as in GPT-2's bytes_to_unicode.
     # https://github.com/openai/gpt-2/blob/9b63575ef42771a015060c964af2c3da4cf7c8ab/src/encoder.py#L9
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    return [chr(byte) for byte in printable] + [chr(_N_BYTES + index) for index in range(_N_BYTES - len(printable))]
+    return printable + [byte for byte in range(_N_BYTES) if byte not in printable]
+
+
+def _byte_symbols() -> list[str]:
+    # A byte that is not printable stands as a letter beyond 255: the table every ByteLevel component uses.
+    order = _byte_order()
+    n_printable = order.index(0)
+    return [chr(byte) for byte in order[:n_printable]] + [chr(_N_BYTES + i) for i in range(_N_BYTES - n_printable)]
 
 
 def _added_token(content: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    flags: dict[str, Any] = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"content": content, **flags, "special": True}
 
 
@@ -240,7 +265,7 @@ def _tokenizer_config(specials: tuple[str, ...]) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         "extra_special_tokens": {},
         "model_input_names": ["input_ids", "attention_mask"],
-        "model_max_length": _MAX_TOKENS,
+        "model_max_length": TOY_MAX_TOKENS,
         "padding_side": "right",
         "tokenizer_class": "PreTrainedTokenizerFast",
         "truncation_side": "right",

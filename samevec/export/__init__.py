@@ -1,0 +1,1 @@
+"""The export room: pinned files in, a checked ONNX artifact out."""
