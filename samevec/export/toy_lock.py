@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samevec.digest import sha256_file
 from samevec.export.toy import (
@@ -35,7 +36,10 @@ from samevec.lock import (
     load_lock,
 )
 
-__all__ = ["dump_toy_lock", "toy_lock"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["content_revision", "dump_toy_lock", "toy_lock"]
 
 _HEADER = """\
 # The toy pair, which samevec builds itself. Its weights are random: no answer it gives means anything.
@@ -84,6 +88,23 @@ def dump_toy_lock(lock: Lock) -> str:
     while lines[0].startswith("#"):
         lines.pop(0)
     return _HEADER + "".join(lines)
+
+
+def content_revision(files: Iterable[LockedFile]) -> str:
+    """Return what stands for a commit where there is none: 40 hex digits that move whenever a file does.
+
+    Parameters
+    ----------
+    files : iterable of LockedFile
+        In any order.
+
+    Returns
+    -------
+    str
+        The first 40 digits of the sha256 over the sorted lines ``path sha256``.
+    """
+    listing = "".join(sorted(f"{file.path} {file.sha256}\n" for file in files))
+    return hashlib.sha256(listing.encode("ascii")).hexdigest()[:40]
 
 
 def _embedder(directory: Path) -> LockedModel:
@@ -150,9 +171,7 @@ def _pin(directory: Path) -> tuple[tuple[LockedFile, ...], str]:
         LockedFile(path=path, size_bytes=(directory / path).stat().st_size, sha256=sha256_file(directory / path))
         for path in paths
     )
-    # There is no commit; a digest of the content, as long as one, moves whenever a file does.
-    listing = "".join(f"{file.path} {file.sha256}\n" for file in files)
-    return files, hashlib.sha256(listing.encode("ascii")).hexdigest()[:40]
+    return files, content_revision(files)
 
 
 def main() -> None:
