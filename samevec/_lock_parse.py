@@ -46,8 +46,8 @@ TOOLCHAIN_NAMES = (
     "tokenizers",
 )
 
-# What samevec knows how to export. A decoder is causal: only its last position has seen the whole text. In an encoder every
-# position has. Rerankers pool as the head of their *ForSequenceClassification class does.
+# What samevec knows how to export. A decoder is causal: only its last position has seen the whole text; in an encoder
+# every position has. Rerankers pool as the head of their *ForSequenceClassification class does.
 _POOLINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("embed", "qwen3"): ("last_token",),
     ("embed", "modernbert"): ("mean", "cls"),

@@ -1,0 +1,262 @@
+"""The hub's edge: the only module that talks to it, always by a full commit, and that knows its exceptions."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from samevec.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = ["Hub", "HubFile", "HubFiles", "partial_files"]
+
+_FROM = "pass a snapshot folder with --from DIR"
+# How often a download's bytes on disk are looked at: smooth for a bar, nothing for the disk.
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HubFile:
+    """One file of a repository at a commit.
+
+    Attributes
+    ----------
+    path : str
+    size_bytes : int
+    sha256 : str or None
+        None for files kept in git itself: the hub knows only their git hash.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str | None
+
+
+class HubFiles(Protocol):
+    """What `samevec lock update` asks the hub."""
+
+    def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
+        """Return every file of a repository at a commit."""
+        ...
+
+    def sha256(self, repo: str, revision: str, path: str) -> str:
+        """Return the sha256 of a file's bytes."""
+        ...
+
+
+class Hub:
+    """The hub itself, through huggingface_hub and its settings (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, its token).
+
+    Parameters
+    ----------
+    endpoint : str, optional
+        Address of the hub; huggingface_hub's own rule when left out.
+    """
+
+    def __init__(self, endpoint: str | None = None) -> None:
+        self._endpoint = endpoint
+
+    def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
+        """Return every file of a repository at a commit.
+
+        Parameters
+        ----------
+        repo : str
+            ``OWNER/NAME``.
+        revision : str
+            40 hex digits.
+
+        Returns
+        -------
+        sequence of HubFile
+
+        Raises
+        ------
+        SourceError
+            The hub cannot be reached, or does not have it.
+        """
+        with _hub_errors(repo, revision) as hub:
+            info = hub.HfApi(endpoint=self._endpoint).model_info(repo, revision=revision, files_metadata=True)
+        if info.sha != revision:
+            raise SourceError(f"{repo}: asked for revision {revision}, the hub answered with {info.sha}")
+        return [
+            HubFile(
+                path=sibling.rfilename,
+                size_bytes=sibling.lfs.size if sibling.lfs is not None else sibling.size or 0,
+                sha256=sibling.lfs.sha256 if sibling.lfs is not None else None,
+            )
+            for sibling in info.siblings or ()
+        ]
+
+    def sha256(self, repo: str, revision: str, path: str) -> str:
+        """Return the sha256 of a file's bytes, by downloading it; for the small files kept in git itself.
+
+        Parameters
+        ----------
+        repo, revision, path : str
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        SourceError
+            It cannot be had.
+        """
+        with tempfile.TemporaryDirectory(prefix="samevec-hub-") as directory:
+            self.download(repo, revision, path, Path(directory))
+            return hashlib.sha256((Path(directory) / path).read_bytes()).hexdigest()
+
+    def download(
+        self,
+        repo: str,
+        revision: str,
+        path: str,
+        directory: Path,
+        *,
+        on_bytes: Callable[[float], None] | None = None,
+    ) -> None:
+        """Download one file into ``directory/path``, going on where an earlier attempt was cut off.
+
+        Parameters
+        ----------
+        repo, revision, path : str
+        directory : Path
+            Also holds huggingface_hub's notes and partial files, in ``.cache``.
+        on_bytes : callable, optional
+            Called, perhaps from another thread, with the number of bytes that arrived since the last call.
+
+        Raises
+        ------
+        SourceError
+            It cannot be had; the message says what to do.
+        """
+        with _hub_errors(repo, revision, path) as hub, _bars_off(hub), _watched(directory, path, on_bytes):
+            hub.hf_hub_download(repo, path, revision=revision, local_dir=directory, endpoint=self._endpoint)
+
+
+@contextmanager
+def _hub_errors(repo: str, revision: str, path: str = "") -> Iterator[Any]:
+    """Give huggingface_hub, and turn whatever goes wrong with it into one clear sentence."""
+    try:
+        import huggingface_hub  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError as error:
+        raise SourceError("the hub needs huggingface-hub; run: pip install 'samevec[export]'") from error
+    what = f"{repo} at {revision[:12]}" + (f": {path}" if path else "")
+    try:
+        yield huggingface_hub
+    except Exception as error:
+        raise SourceError(f"{what}: {_sentence(error)}") from error
+
+
+def _sentence(error: BaseException) -> str:
+    """Say what an exception of huggingface_hub, or of what it uses, means for the user."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    # It hides why a first look failed behind "not found locally"; the cause says it.
+    if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        return _sentence(error.__cause__)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full; free space or choose another SAMEVEC_HOME, then run it again: it goes on where it was"
+    for classes, sentence in _sentences():
+        if isinstance(error, classes):
+            return sentence
+    return _other_sentence(error)
+
+
+def _sentences() -> tuple[tuple[tuple[type[BaseException], ...], str], ...]:
+    """Return what each class means; the first match wins, so subclasses stand before their bases."""
+    from huggingface_hub import errors  # noqa: PLC0415
+    from requests import exceptions as http  # noqa: PLC0415
+
+    return (
+        ((errors.OfflineModeIsEnabled,), f"HF_HUB_OFFLINE forbids asking the hub; unset it or {_FROM}"),
+        ((errors.RevisionNotFoundError,), f"the hub has no such revision; correct the lock or {_FROM}"),
+        ((errors.LocalEntryNotFoundError,), f"the hub cannot be reached; check the network or {_FROM}"),
+        ((errors.EntryNotFoundError,), f"the hub has no such file at this revision; correct the lock or {_FROM}"),
+        ((errors.GatedRepoError,), f"gated; accept its terms on the hub and log in with `hf auth login`, or {_FROM}"),
+        ((errors.RepositoryNotFoundError,), f"not on the hub, or private; log in with `hf auth login` or {_FROM}"),
+        ((errors.DisabledRepoError,), f"disabled on the hub; {_FROM}"),
+        ((http.Timeout, TimeoutError), f"the hub did not answer in time; run it again or {_FROM}"),
+        ((http.SSLError, http.ProxyError), f"no secure way to the hub; check proxy and certificates, or {_FROM}"),
+        ((http.ChunkedEncodingError,), "the connection broke off; run it again: it goes on where it was"),
+        ((http.ConnectionError, ConnectionError), f"the hub cannot be reached; check the network or {_FROM}"),
+    )
+
+
+def _other_sentence(error: BaseException) -> str:
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the hub answered {response.status_code}; run it again later or {_FROM}"
+    if "Consistency check failed" in str(error):
+        return "the file arrived truncated; run it again: it goes on where it was"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
+    reason = str(error).strip().splitlines()
+    return f"the download failed ({type(error).__name__}{': ' + reason[0] if reason else ''}); run it again or {_FROM}"
+
+
+@contextmanager
+def _bars_off(hub: Any) -> Iterator[None]:
+    """Keep huggingface_hub from drawing: samevec reports through its own progress."""
+    bars = hub.utils
+    # Where the user's environment decides it, these functions only warn.
+    if hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None or bars.are_progress_bars_disabled():
+        yield
+        return
+    bars.disable_progress_bars()
+    try:
+        yield
+    finally:
+        bars.enable_progress_bars()
+
+
+@contextmanager
+def _watched(directory: Path, path: str, on_bytes: Callable[[float], None] | None) -> Iterator[None]:
+    """Report the bytes a download has on disk: huggingface_hub has no hook for them that covers all its transports."""
+    if on_bytes is None:
+        yield
+        return
+    done = threading.Event()
+    reported = 0
+
+    def report() -> None:
+        nonlocal reported
+        n_bytes = max([_size(directory / path), *map(_size, partial_files(directory))])
+        if n_bytes > reported:
+            on_bytes(n_bytes - reported)
+            reported = n_bytes
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            report()
+
+    watcher = threading.Thread(target=watch, name="samevec-download-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        report()
+
+
+def partial_files(directory: Path) -> list[Path]:
+    """Return the partial files huggingface_hub keeps below a download folder, to go on with."""
+    return list((directory / ".cache").rglob("*.incomplete"))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
