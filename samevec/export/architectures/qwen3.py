@@ -1,0 +1,137 @@
+"""Qwen3 embedders: causal attention, last-token pooling.
+
+Two graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics written
+for ONNX Runtime's CPU provider: one causal attention operator a layer with the rotary positions inside it and no
+tokens x tokens mask, and a last layer that computes only the pooled token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
+
+from samevec.export.architectures.base import Architecture, ForwardPatcher, contract_inputs, rotary_tables
+from samevec.export.contrib_ops import causal_grouped_attention
+
+__all__ = ["ARCHITECTURE"]
+
+
+def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Return each row's state at its last real token.
+
+    Parameters
+    ----------
+    states : Tensor, shape (rows, tokens, width)
+    attention_mask : Tensor of int64, shape (rows, tokens)
+
+    Returns
+    -------
+    Tensor, shape (rows, width)
+    """
+    last = attention_mask.sum(1) - 1
+    index = last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
+    return torch.gather(states, 1, index)[:, 0]  # squeeze(1) would export an If
+
+
+def reference_rows(module: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Return raw pooled vectors of the unpatched model, shape (rows, width)."""
+    states = module(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+    return last_token(states, attention_mask)
+
+
+class _PlainPatcher(ForwardPatcher):
+    def export_forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
+    ) -> dict[str, torch.Tensor]:
+        positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
+        states = self._kept_forward(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
+        ).last_hidden_state
+        return {"embedding": last_token(states, attention_mask)}
+
+
+class _FusedPatcher(ForwardPatcher):
+    def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__(config, model, model_kwargs=model_kwargs)
+        head_dim = model.layers[0].self_attn.head_dim
+        self._rotary = rotary_tables(model, model.rotary_emb, config.max_tokens, "samevec_rotary", head_dim=head_dim)
+
+    def export_forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
+    ) -> dict[str, torch.Tensor]:
+        model = self._model
+        n_tokens = torch._shape_as_tensor(input_ids)[1]
+        lengths = attention_mask.sum(1)
+        n_tokens_int32 = n_tokens.to(torch.int32)
+        last_positions = (lengths * 0 + n_tokens - 1).to(torch.int32)
+        states = model.embed_tokens(input_ids)
+        *body, top = model.layers
+        for layer in body:
+            attended = self._attend(layer, states, last_positions, n_tokens_int32)
+            states = states + layer.self_attn.o_proj(attended)
+            states = states + layer.mlp(layer.post_attention_layernorm(states))
+        attended = self._attend(top, states, last_positions, n_tokens_int32)
+        pooled = self._top_rows(top, last_token(attended, attention_mask), last_token(states, attention_mask))
+        return {"embedding": pooled[: torch._shape_as_tensor(input_ids)[0]]}
+
+    def _attend(
+        self, layer: Any, states: torch.Tensor, last_positions: torch.Tensor, n_tokens: torch.Tensor
+    ) -> torch.Tensor:
+        attention, config = layer.self_attn, self._model.config
+        normed = layer.input_layernorm(states)
+        query = _norm_heads(attention.q_proj(normed), attention.q_norm, config.num_attention_heads)
+        key = _norm_heads(attention.k_proj(normed), attention.k_norm, config.num_key_value_heads)
+        return causal_grouped_attention(
+            query,
+            key,
+            attention.v_proj(normed),
+            last_positions=last_positions,
+            n_tokens=n_tokens,
+            rotary=self._rotary,
+            n_heads=config.num_attention_heads,
+            n_key_heads=config.num_key_value_heads,
+        )
+
+    def _top_rows(self, layer: Any, attended: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        # Twice the rows, half of them sliced off by the caller: a product of one row takes another kernel with other bits
+        # (FINDINGS, "Embedder graph"), and the last layer's products would otherwise have one row for a lone text.
+        attended, states = torch.cat([attended, attended]), torch.cat([states, states])
+        states = states + layer.self_attn.o_proj(attended)
+        states = states + layer.mlp(layer.post_attention_layernorm(states))
+        normed: torch.Tensor = self._model.norm(states)
+        return normed
+
+
+def _norm_heads(states: torch.Tensor, norm: Any, n_heads: int) -> torch.Tensor:
+    rows, tokens = states.shape[0], states.shape[1]
+    normed: torch.Tensor = norm(states.reshape(rows, tokens, n_heads, -1))
+    return normed.reshape(rows, tokens, -1)
+
+
+class _EmbedderConfig(Qwen3OnnxConfig):  # type: ignore[misc]
+    _MODEL_PATCHER = _PlainPatcher
+    max_tokens = 0
+
+    @property
+    def inputs(self) -> dict[str, dict[int, str]]:
+        return contract_inputs()
+
+    @property
+    def outputs(self) -> dict[str, dict[int, str]]:
+        return {"embedding": {0: "rows"}}
+
+
+class _FusedEmbedderConfig(_EmbedderConfig):
+    _MODEL_PATCHER = _FusedPatcher
+
+
+def _make_config(module: Any, form: str, max_tokens: int) -> _EmbedderConfig:
+    cls = {"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig}[form]
+    config = cls(module.config, task="feature-extraction")
+    config.max_tokens = max_tokens
+    return config
+
+
+ARCHITECTURE = Architecture(optimum_task="feature-extraction", make_config=_make_config, reference_rows=reference_rows)

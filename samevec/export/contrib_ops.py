@@ -1,0 +1,181 @@
+"""Operators of the ``com.microsoft`` domain as torch functions that export to them.
+
+Their torch forward gives the right shapes and nothing more: tracing looks at shapes only, and the values are checked on
+the exported graph. Specifications: onnxruntime ``docs/ContribOperators.md`` (1.32).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+__all__ = ["causal_grouped_attention", "multi_head_attention", "rotary_embedding"]
+
+
+def _absent(graph: Any) -> Any:
+    """Return the node that stands for an input left out."""
+    node = graph.op("prim::Constant")
+    node.setType(torch._C.OptionalType.ofTensor())
+    return node
+
+
+def _set_float(output: Any, like: Any, n_axes: int) -> Any:
+    """Give an output the element type of an input and `n_axes` unknown sizes: the exporter cannot infer either."""
+    return output.setType(like.type().with_sizes([None] * n_axes))
+
+
+class _GroupQueryAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        last_positions: torch.Tensor,
+        n_tokens: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        n_heads: int,
+        n_key_heads: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rows, tokens, width = key.shape
+        present = key.reshape(rows, tokens, n_key_heads, width // n_key_heads).transpose(1, 2)
+        return query.clone(), present.clone(), present.clone()
+
+    @staticmethod
+    def symbolic(
+        graph: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        last_positions: Any,
+        n_tokens: Any,
+        cos: Any,
+        sin: Any,
+        n_heads: int,
+        n_key_heads: int,
+    ) -> Any:
+        past = _absent(graph)
+        outputs = graph.op(
+            "com.microsoft::GroupQueryAttention",
+            *(query, key, value, past, past, last_positions, n_tokens, cos, sin),
+            num_heads_i=n_heads,
+            kv_num_heads_i=n_key_heads,
+            do_rotary_i=1,
+            outputs=3,
+        )
+        for output, n_axes in zip(outputs, (3, 4, 4), strict=True):
+            _set_float(output, query, n_axes)
+        return tuple(outputs)
+
+
+def causal_grouped_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    last_positions: torch.Tensor,
+    n_tokens: torch.Tensor,
+    rotary: tuple[torch.Tensor, torch.Tensor],
+    n_heads: int,
+    n_key_heads: int,
+) -> torch.Tensor:
+    """Attend causally, rotary positions applied inside, key heads shared by groups of query heads.
+
+    Parameters
+    ----------
+    query : Tensor, shape (rows, tokens, n_heads * head_dim)
+    key, value : Tensor, shape (rows, tokens, n_key_heads * head_dim)
+    last_positions : Tensor of int32, shape (rows,)
+        Last position of each row: tokens - 1 for all. Causal attention with right padding needs no mask.
+    n_tokens : Tensor of int32, scalar
+    rotary : (Tensor, Tensor)
+        Cosine and sine tables.
+    n_heads, n_key_heads : int
+
+    Returns
+    -------
+    Tensor, shape (rows, tokens, n_heads * head_dim)
+
+    Notes
+    -----
+    The operator's second and third outputs (keys and values for a later step) would live to the end of the run if they
+    were unused, 230 KB a token; leaving them out makes the operator build a tokens x tokens matrix. So only their shape is
+    used: ONNX Runtime then frees them at once and computes nothing for it (FINDINGS, "Embedder graph").
+    """
+    out, present_key, present_value = cast(
+        "tuple[torch.Tensor, torch.Tensor, torch.Tensor]",
+        _GroupQueryAttention.apply(
+            query, key, value, last_positions, n_tokens, rotary[0], rotary[1], n_heads, n_key_heads
+        ),
+    )
+    return out.reshape(present_value.shape[0], present_key.shape[2], query.shape[2])
+
+
+class _MultiHeadAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        n_heads: int,
+        scale: float,
+    ) -> torch.Tensor:
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
+
+    @staticmethod
+    def symbolic(graph: Any, query: Any, key: Any, value: Any, bias: Any, n_heads: int, scale: float) -> Any:
+        inputs = [query, key, value]
+        if bias is not None and not bias.node().mustBeNone():
+            absent = _absent(graph)
+            inputs += [absent, absent, bias]
+        output = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=n_heads, scale_f=scale)
+        return _set_float(output, query, 3)
+
+
+def multi_head_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    bias: torch.Tensor | None,
+    n_heads: int,
+    scale: float,
+) -> torch.Tensor:
+    """Attend in both directions.
+
+    Parameters
+    ----------
+    query, key : Tensor, shape (rows, tokens, n_heads * head_dim)
+    value : Tensor, shape (rows, tokens, n_heads * value_dim)
+    bias : Tensor or None, shape (rows, 1, query tokens, key tokens)
+        Added to the scores. Without it the operator stays on its path that never builds the score matrix.
+    n_heads : int
+    scale : float
+
+    Returns
+    -------
+    Tensor, shape (rows, tokens, n_heads * value_dim)
+    """
+    return cast("torch.Tensor", _MultiHeadAttention.apply(query, key, value, bias, n_heads, scale))
+
+
+class _RotaryEmbedding(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, states: torch.Tensor, start: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        return states.clone()
+
+    @staticmethod
+    def symbolic(graph: Any, states: Any, start: Any, cos: Any, sin: Any) -> Any:
+        return graph.op("com.microsoft::RotaryEmbedding", states, start, cos, sin).setType(states.type())
+
+
+def rotary_embedding(states: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotate states of shape (rows, tokens, n_heads * head_dim) by their positions, counted from 0 in every row."""
+    start = torch.zeros(1, dtype=torch.int64)
+    return cast("torch.Tensor", _RotaryEmbedding.apply(states, start, rotary[0], rotary[1]))

@@ -1,0 +1,148 @@
+"""A loaded PyTorch module in, ``model.onnx`` with external data out, by optimum."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import onnx
+from onnx.external_data_helper import set_external_data
+from optimum.exporters.onnx import onnx_export_from_model
+
+from samevec.artifact import GRAPH_NAME
+from samevec.errors import ExportError
+from samevec.export.architectures import get_architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from samevec.lock import LockedModel
+
+__all__ = ["DATA_NAME", "OPSET", "convert"]
+
+#: optimum's default, and what both architectures were measured with.
+OPSET = 18
+DATA_NAME = "model.onnx.data"
+# Smaller tensors (shapes, scalars, norms of a few hundred components) stay in the graph, where ONNX Runtime folds them.
+_EXTERNAL_FROM_BYTES = 1024
+_ALIGNMENT_BYTES = 4096
+
+
+def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> Path:
+    """Export a module.
+
+    Parameters
+    ----------
+    module : transformers.PreTrainedModel
+        In fp32, evaluating; left as it was.
+    entry : LockedModel
+    form : str
+        ``"plain"`` or ``"fused"``.
+    directory : Path
+        Gets ``model.onnx`` and ``model.onnx.data``.
+
+    Returns
+    -------
+    Path
+        The graph.
+
+    Raises
+    ------
+    ExportError
+        The exporter failed; its message is in it.
+    """
+    architecture = get_architecture(entry.architecture)
+    scratch = directory / "optimum"
+    config = architecture.make_config(module, form, entry.max_tokens)
+    try:
+        with _quiet_exporter():
+            onnx_export_from_model(
+                module,
+                output=scratch,
+                task=architecture.optimum_task,
+                custom_onnx_configs={"model": config},
+                opset=OPSET,
+                # Optimum's validation turns mismatches into warnings; our sweep and gate decide.
+                do_validation=False,
+                no_post_process=True,
+                device="cpu",
+            )
+    except OSError:
+        raise  # a full disk is the machine's fault, not the graph's
+    except Exception as error:
+        raise ExportError(f"{entry.name}: optimum could not export the {form} graph: {error}") from error
+    graph_path = _externalize(scratch / GRAPH_NAME, directory)
+    for leftover in scratch.iterdir():
+        leftover.unlink()
+    scratch.rmdir()
+    return graph_path
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence what the exporter says about tracing: each of our traced branches is one the sweep of shapes tests."""
+    names = ("optimum", "torch.onnx", "transformers")
+    levels = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _externalize(source: Path, directory: Path) -> Path:
+    """Move a graph into `directory` with all large tensors in one data file beside it.
+
+    A model over 2 GB already has such a file: it is renamed, not rewritten. A smaller one is stored inline by the exporter,
+    and would then live in private memory instead of file pages.
+    """
+    target, data = directory / GRAPH_NAME, directory / DATA_NAME
+    model = onnx.load(str(source), load_external_data=False)
+    _constants_to_initializers(model)
+    locations = {
+        entry.value for t in model.graph.initializer for entry in t.external_data if entry.key == "location"
+    }
+    if len(locations) > 1:
+        raise ExportError(f"the exporter wrote {len(locations)} data files, one is expected")
+    if locations:
+        (source.parent / locations.pop()).rename(data)
+    with data.open("ab") as file:
+        for tensor in model.graph.initializer:
+            _point_to_data(tensor, file)
+    target.write_bytes(model.SerializeToString())
+    return target
+
+
+def _point_to_data(tensor: onnx.TensorProto, file: BinaryIO) -> None:
+    """Make a tensor refer to the data file; append its bytes if they are still inline and large."""
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = DATA_NAME
+    if len(tensor.raw_data) < _EXTERNAL_FROM_BYTES:
+        return
+    # Page-aligned, so that a mapping of the file can be used as it is.
+    file.write(b"\0" * (-file.tell() % _ALIGNMENT_BYTES))
+    set_external_data(tensor, DATA_NAME, offset=file.tell(), length=len(tensor.raw_data))
+    file.write(tensor.raw_data)
+    tensor.ClearField("raw_data")
+
+
+def _constants_to_initializers(model: onnx.ModelProto) -> None:
+    """Turn large Constant nodes (the rotary tables) into initializers, the only tensors that can be external."""
+    kept = []
+    for node in model.graph.node:
+        value = node.attribute[0].t if node.op_type == "Constant" and node.attribute[0].name == "value" else None
+        if value is None or not (value.external_data or len(value.raw_data) >= _EXTERNAL_FROM_BYTES):
+            kept.append(node)
+            continue
+        value.name = node.output[0]
+        model.graph.initializer.append(value)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)

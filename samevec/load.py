@@ -1,0 +1,205 @@
+"""The public way in: a model's name in, a model that may be used out, or the reason why not.
+
+This is where lock, artifact, receipt and session meet; the gate stands here and nothing turns it off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samevec._version import __version__
+from samevec.artifact import Artifact, find_artifact, verify_artifact
+from samevec.errors import ConfigError
+from samevec.lock import load_lock
+from samevec.machine import cpu_name
+from samevec.parity.cases import builtin_cases
+from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.open import open_model
+from samevec.runtime.profiles import get_profile
+from samevec.runtime.reranker import Reranker
+from samevec.runtime.session import OnnxSession, onnxruntime_version
+from samevec.settings import default_home, default_token_budget
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.lock import LockedModel
+    from samevec.runtime.profiles import Profile
+    from samevec.runtime.session import Session
+
+__all__ = [
+    "Candidate",
+    "binding_of",
+    "load_embedder",
+    "load_reranker",
+    "open_candidate",
+    "parity_command",
+    "receipt_directories",
+    "state_of",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """An artifact loaded into a session: what parity examines, and what is served once it has passed.
+
+    Attributes
+    ----------
+    model : Embedder or Reranker
+    entry : LockedModel
+    artifact : Artifact
+    profile : Profile
+    home : Path
+    """
+
+    model: Embedder | Reranker
+    entry: LockedModel
+    artifact: Artifact
+    profile: Profile
+    home: Path
+
+
+def open_candidate(
+    entry: LockedModel,
+    *,
+    profile: str,
+    home: Path,
+    token_budget: int | None = None,
+    n_threads: int | None = None,
+) -> Candidate:
+    """Verify an artifact's files and load it; asks no gate.
+
+    Parameters
+    ----------
+    entry : LockedModel
+    profile : str
+    home : Path
+    token_budget : int, optional
+        Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else 4,096.
+    n_threads : int, optional
+        Threads of one run; the machine's allowance when not given.
+
+    Raises
+    ------
+    ConfigError, ArtifactError, InferenceError
+        No such profile; nothing exported, or damaged; cannot be loaded here.
+    """
+    settings = get_profile(profile)
+    artifact = find_artifact(home, entry, profile)
+    verify_artifact(artifact)
+    session = OnnxSession(artifact.graph_path, settings, n_threads=n_threads)
+    model = open_model(
+        entry,
+        session,
+        tokenizer_path=artifact.tokenizer_path,
+        pad_token_id=artifact.manifest.tokenizer.pad_token_id,
+        type_ids=artifact.manifest.tokenizer.type_ids,
+        pad_to_multiple=settings.pad_to_multiple,
+        width=artifact.manifest.graph.width,
+        token_budget=token_budget or default_token_budget(),
+    )
+    return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home)
+
+
+def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, session: Session | None) -> Binding:
+    """Return everything a receipt for this artifact on this machine must be bound to.
+
+    Parameters
+    ----------
+    entry : LockedModel
+    artifact : Artifact
+    profile : Profile
+    session : Session or None
+        The loaded session; None states what the profile asks for, for reports that load nothing.
+
+    Notes
+    -----
+    The number of threads is not bound: a text's bits do not depend on it (FINDINGS, "Bits"), and it changes with every
+    container quota.
+    """
+    return Binding(
+        model=entry.name,
+        profile=profile.name,
+        artifact_digest=artifact.digest,
+        lock_entry_digest=entry.digest,
+        case_set_digest=builtin_cases(entry.task, prompts=entry.prompts).digest,
+        provider=profile.provider if session is None else session.provider,
+        provider_options=dict(profile.provider_options),
+        session_options=profile.session_options(),
+        onnxruntime_version=onnxruntime_version(),
+        device=cpu_name(),
+        samevec_version=__version__,
+    )
+
+
+def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:
+    """Return where receipts of an artifact are kept: in it, and under the home for when it is read-only."""
+    return [artifact.receipts_path, home / "receipts" / artifact.path.name]
+
+
+def state_of(candidate: Candidate) -> GateState:
+    """Return the gate's state for a loaded candidate."""
+    binding = binding_of(candidate.entry, candidate.artifact, candidate.profile, candidate.model.engine.session)
+    return gate_state(receipt_directories(candidate.artifact, candidate.home), binding)
+
+
+def parity_command(model: str, profile: str) -> str:
+    """Return the command that runs the gate for a model under a profile."""
+    return f"samevec parity --model {model} --profile {profile}"
+
+
+def _load(name: str, task: str, profile: str, home: Path | None, lock: str | Path | None) -> Embedder | Reranker:
+    entry = load_lock(lock).model(name)
+    if entry.task != task:
+        kinds = {"embed": "an embedding model", "rerank": "a reranking model"}
+        raise ConfigError(f"{name} is {kinds[entry.task]}, {kinds[task]} is needed")
+    candidate = open_candidate(entry, profile=profile, home=home or default_home())
+    require_passed(state_of(candidate), model=name, fix=parity_command(name, profile))
+    return candidate.model
+
+
+def load_embedder(
+    name: str, *, profile: str = "cpu", home: Path | None = None, lock: str | Path | None = None
+) -> Embedder:
+    """Load an exported embedding model whose parity was proved on this machine.
+
+    Parameters
+    ----------
+    name : str
+        Its name in the lock, such as ``"qwen3-embedding-0.6b"``.
+    profile : str
+        How to run it.
+    home : Path, optional
+        Where artifacts are; ``$SAMEVEC_HOME``, else the platform's user data folder.
+    lock : str or Path, optional
+        A lock file; ``"toy"`` for the built-in toy pair; the packaged ``models.lock`` when not given.
+
+    Returns
+    -------
+    Embedder
+
+    Raises
+    ------
+    LockError, ConfigError
+        The lock or the name is wrong.
+    ArtifactError
+        Nothing exported, or damaged since.
+    ParityError
+        Not proved here, failed, or something bound to the receipt has changed; the message has the command to run.
+    InferenceError
+        The graph cannot be loaded here.
+    """
+    model = _load(name, "embed", profile, home, lock)
+    assert isinstance(model, Embedder)  # noqa: S101  open_model goes by the task checked above
+    return model
+
+
+def load_reranker(
+    name: str, *, profile: str = "cpu", home: Path | None = None, lock: str | Path | None = None
+) -> Reranker:
+    """Load an exported reranking model whose parity was proved on this machine; see :func:`load_embedder`."""
+    model = _load(name, "rerank", profile, home, lock)
+    assert isinstance(model, Reranker)  # noqa: S101  open_model goes by the task checked above
+    return model
