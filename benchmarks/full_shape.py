@@ -71,28 +71,8 @@ def build_snapshot(
 ) -> LockedModel:
     """Write a snapshot folder and return the lock entry that pins it.
 
-    Parameters
-    ----------
-    entry : LockedModel
-        The real model's entry.
-    files_dir : Path
-        Folder with its real files, weights not needed.
-    target : Path
-        Folder to write.
-    seed : int
-    on_bytes : callable, optional
-        Called with the number of bytes of weights written since the last call.
-
-    Returns
-    -------
-    LockedModel
-        The real entry with another source, another revision, the new weights' digest, and no golden value that depends
-        on weights.
-
-    Raises
-    ------
-    SystemExit
-        A file is missing or is not the one the entry pins.
+    The entry is the real one with another source, another revision, the new weights' digest, and no golden value that
+    depends on weights. A file of `files_dir` that is missing or is not the pinned one ends the program.
     """
     files = tuple(_copy(file, files_dir, target) for file in entry.files if file.path != WEIGHTS)
     specs = tensor_table(entry, json.loads((target / "config.json").read_bytes()))

@@ -75,7 +75,8 @@ def qwen3_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None
     config : mapping
         The checkpoint's ``config.json``.
     boosts : mapping of str to int, optional
-        Powers of two by which the last part of a tensor's name is scaled up, such as ``{"o_proj": 2}``.
+        Powers of two by which tensors are scaled up, by the last or the last two parts of a name, such as
+        ``{"o_proj": 1, "mlp.Wo": 1}``.
 
     Returns
     -------
@@ -96,10 +97,8 @@ def qwen3_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None
     }
     norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
     norms |= {"self_attn.q_norm": head, "self_attn.k_norm": head}
-    specs = [
-        _matrix("embed_tokens", (config["vocab_size"], hidden), "BF16", _boost("embed_tokens", extra)),
-        _norm("norm", hidden, "BF16"),
-    ]
+    embedding = _matrix("embed_tokens", (config["vocab_size"], hidden), "BF16", _boost("embed_tokens", extra))
+    specs = [embedding, _norm("norm", hidden, "BF16")]
     for layer in range(config["num_hidden_layers"]):
         at = f"layers.{layer}."
         specs += [_matrix(at + name, shape, "BF16", _boost(name, extra)) for name, shape in matrices.items()]
@@ -128,12 +127,8 @@ def modernbert_tensors(
     """
     extra = dict(boosts or {})
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    matrices = {
-        "attn.Wqkv": (3 * hidden, hidden),
-        "attn.Wo": (hidden, hidden),
-        "mlp.Wi": (2 * inner, hidden),
-        "mlp.Wo": (hidden, inner),
-    }
+    matrices = {"attn.Wqkv": (3 * hidden, hidden), "attn.Wo": (hidden, hidden)}
+    matrices |= {"mlp.Wi": (2 * inner, hidden), "mlp.Wo": (hidden, inner)}
     outer = {"model.embeddings.tok_embeddings": (config["vocab_size"], hidden)}
     outer |= {"head.dense": (hidden, hidden), "classifier": (1, hidden)}
     specs = [_matrix(name, shape, "F32", _boost(name, extra)) for name, shape in outer.items()]
