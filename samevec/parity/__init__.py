@@ -1,0 +1,1 @@
+"""Proof that a candidate computes what the PyTorch reference computes, on this machine."""
