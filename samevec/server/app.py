@@ -1,0 +1,207 @@
+"""The HTTP front: routes, the key check, documentation that works offline."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from swagger_ui_bundle import swagger_ui_path
+
+from samevec._version import __version__
+from samevec.server import openapi
+from samevec.server.answers import encode_embeddings, encode_rerank
+from samevec.server.exchange import error_response, json_response, read_deadline, read_json, run_while_connected
+from samevec.server.schemas import EmbeddingsRequest, RerankRequest, parse_embeddings, parse_rerank
+from samevec.server.service import EmbedWork, RerankWork, Service
+from samevec.server.status import UnauthorizedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from samevec.server.status import Dialect
+
+    Handler = Callable[[Any, float | None], Awaitable[bytes]]
+
+__all__ = ["create_app"]
+
+# Probes must work without a key, and the documentation reveals nothing that is not in the package.
+_OPEN_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
+_DESCRIPTION = (
+    "Embeddings and reranking from ONNX graphs that were proved equal to PyTorch on this machine. "
+    "Texts longer than the model's limit are cut unless `truncate` is false; unknown options are refused."
+)
+
+
+def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
+    """Return the HTTP application.
+
+    Parameters
+    ----------
+    service : Service
+        Started by the caller.
+    api_keys : sequence of str
+        When there are any, requests must carry one as a bearer token.
+
+    Returns
+    -------
+    FastAPI
+    """
+    app = FastAPI(
+        title="samevec", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
+        separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.openapi_version = openapi.OPENAPI_VERSION
+    _add_inference(app, service)
+    _add_status(app, service)
+    _add_docs(app)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_exception)
+    if api_keys:
+        app.add_middleware(_KeyCheck, api_keys=api_keys)
+    return app
+
+
+def _add_inference(app: FastAPI, service: Service) -> None:
+    async def embed(body: Any, deadline_s: float | None) -> bytes:
+        request = parse_embeddings(body, max_items=service.settings.max_batch_items)
+        embedded = await service.embed(_embed_work(request, deadline_s))
+        if embedded.vectors.size <= 1 << 14:
+            return encode_embeddings(embedded, encoding_format=request.encoding_format)
+        return await asyncio.to_thread(encode_embeddings, embedded, encoding_format=request.encoding_format)
+
+    async def rerank(body: Any, deadline_s: float | None) -> bytes:
+        request = parse_rerank(body, max_items=service.settings.max_batch_items)
+        return encode_rerank(await service.rerank(_rerank_work(request, deadline_s)), request)
+
+    @app.post("/v1/embeddings", summary="Embed texts (OpenAI)", tags=["inference"], **openapi.EMBEDDINGS)
+    async def embeddings(request: Request) -> Response:
+        return await _answer(request, service, embed, "openai")
+
+    @app.post("/v1/rerank", summary="Rank documents for a query (Cohere)", tags=["inference"], **openapi.RERANK)
+    async def rerank_v1(request: Request) -> Response:
+        return await _answer(request, service, rerank, "cohere")
+
+
+async def _answer(request: Request, service: Service, handle: Handler, dialect: Dialect) -> Response:
+    """Read, compute and answer; every exception becomes a body of the route's dialect."""
+    settings = service.settings
+    try:
+        deadline_s = read_deadline(request, service.clock)
+        body = await read_json(request, max_bytes=settings.max_body_bytes, timeout_s=settings.client_timeout_s)
+
+        async def work() -> Response:
+            return Response(await handle(body, deadline_s), media_type="application/json")
+
+        return await run_while_connected(request, work())
+    except Exception as error:
+        return error_response(error, dialect)
+
+
+def _embed_work(request: EmbeddingsRequest, deadline_s: float | None) -> EmbedWork:
+    return EmbedWork(
+        model=request.model,
+        texts=request.texts,
+        token_ids=request.token_ids,
+        prompt_name=request.prompt_name,
+        prompt_field=request.prompt_field,
+        dimensions=request.dimensions,
+        truncate=request.truncate,
+        batch_size=request.batch_size,
+        deadline_s=deadline_s,
+    )
+
+
+def _rerank_work(request: RerankRequest, deadline_s: float | None) -> RerankWork:
+    return RerankWork(
+        model=request.model,
+        pairs=tuple((request.query, document) for document in request.documents),
+        raw_scores=request.raw_scores,
+        truncate=request.truncate,
+        batch_size=request.batch_size,
+        deadline_s=deadline_s,
+    )
+
+
+def _add_status(app: FastAPI, service: Service) -> None:
+    @app.get("/health", summary="Whether the process answers", tags=["status"])
+    async def health() -> Response:
+        return json_response({"status": "ok"})
+
+    @app.get("/ready", summary="Whether requests are served", tags=["status"], **openapi.READY)
+    async def ready() -> Response:
+        reasons = service.not_ready_reasons()
+        if reasons:
+            return json_response({"status": "not ready", "reasons": reasons}, status=503, headers={"retry-after": "1"})
+        return json_response({"status": "ready", "reasons": []})
+
+    @app.get("/info", summary="What is served, and how", tags=["status"], **openapi.INFO)
+    async def info() -> Response:
+        return json_response(service.info())
+
+    @app.get("/v1/models", summary="List models (OpenAI)", tags=["status"], **openapi.MODELS)
+    async def models() -> Response:
+        listed = [{"id": m.name, "object": "model", "created": 0, "owned_by": "samevec"} for m in service.models]
+        return json_response({"object": "list", "data": listed})
+
+
+def _add_docs(app: FastAPI) -> None:
+    """Serve Swagger UI from the installed bundle: the page of FastAPI itself loads it from elsewhere."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="samevec",
+            swagger_js_url="/docs/static/swagger-ui-bundle.js",
+            swagger_css_url="/docs/static/swagger-ui.css",
+            swagger_favicon_url="/docs/static/favicon-32x32.png",
+        )
+
+    app.mount("/docs/static", StaticFiles(directory=str(swagger_ui_path)), name="docs-static")
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer unknown paths and methods in the dialect of the path."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    body: dict[str, Any] = {"message": message}
+    if not request.url.path.endswith("/rerank"):
+        body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    return json_response(body, status=error.status_code, headers=dict(error.headers or {}))
+
+
+async def _on_exception(request: Request, error: Exception) -> Response:
+    return error_response(error, "openai")
+
+
+class _KeyCheck:
+    """Lets requests through that carry a valid bearer token."""
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str]) -> None:
+        self._app = app
+        self._keys = [key.encode("utf-8") for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and not self._is_open(scope["path"]) and not self._is_authorized(scope):
+            dialect: Dialect = "cohere" if scope["path"].endswith("/rerank") else "openai"
+            app = error_response(UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY"), dialect)
+        await app(scope, receive, send)
+
+    @staticmethod
+    def _is_open(path: str) -> bool:
+        return path in _OPEN_PATHS or path.startswith("/docs/static/")
+
+    def _is_authorized(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        scheme, _, token = given.partition(b" ")
+        # Every key is compared, in time that does not depend on where they differ.
+        matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)

@@ -1,0 +1,114 @@
+"""What the server is told once, at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from samevec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.reranker import Reranker
+
+__all__ = ["GateName", "ServedModel", "ServerSettings"]
+
+GateName = Literal["passed", "failed", "stale", "missing", "reference"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """A loaded model, with what the server tells about it.
+
+    Attributes
+    ----------
+    model : Embedder or Reranker
+    profile, backend : str
+        Such as ``"cpu"`` and ``"onnx"``.
+    gate : str
+        State of the parity gate. Only ``"passed"`` is served, and ``"reference"``: the PyTorch reference itself, which
+        has nothing to be compared with.
+    artifact_digest, receipt_created_at : str or None
+        Shown in ``/info``.
+    """
+
+    model: Embedder | Reranker
+    profile: str = "cpu"
+    backend: Literal["onnx", "torch"] = "onnx"
+    gate: GateName = "passed"
+    artifact_digest: str | None = None
+    receipt_created_at: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name in the lock."""
+        return self.model.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the gate lets this be served."""
+        return self.gate == "passed" or (self.gate == "reference" and self.backend == "torch")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerSettings:
+    """Where to listen and how much to take on.
+
+    Attributes
+    ----------
+    host, port
+        TCP address; port 0 takes a free one. Not used when `uds` is given.
+    uds : Path or None
+        HTTP over a Unix socket, owner only, instead of TCP.
+    socket : Path or None
+        The framed protocol over a Unix socket, owner only.
+    truememory : bool
+        The framed protocol where TrueMemory's client looks for it.
+    api_key_file : Path or None
+        One key a line; HTTP requests must then carry one of them as a bearer token.
+    token_budget : int or None
+        Padded tokens of one microbatch; None: the model's share of the process's default, never above its engine's.
+    max_queue_items, max_queue_tokens : int
+        Accepted and unfinished work of the whole process.
+    max_batch_items : int
+        Items of one request.
+    max_body_bytes : int
+        Bytes of one HTTP request body, looked at before parsing.
+    drain_s : float
+        How long accepted work may take to finish after SIGTERM.
+    client_timeout_s : float
+        How long a client may take to send one request, or to take one answer.
+    log_format : {"text", "json"}
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    uds: Path | None = None
+    socket: Path | None = None
+    truememory: bool = False
+    api_key_file: Path | None = None
+    token_budget: int | None = None
+    max_queue_items: int = 8192
+    max_queue_tokens: int = 4_000_000
+    max_batch_items: int = 4096
+    max_body_bytes: int = 32 << 20
+    drain_s: float = 30.0
+    client_timeout_s: float = 30.0
+    log_format: Literal["text", "json"] = "text"
+    # Chosen by measurement of nothing yet: a hook's query and a page of short documents are both within it.
+    interactive_rows: int = field(default=8, repr=False)
+    interactive_tokens: int = field(default=1024, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port {self.port}: 0 to 65535 is possible")
+        for name in ("token_budget", "max_queue_items", "max_queue_tokens", "max_batch_items", "max_body_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} {value}: at least 1 is needed")
+        for name in ("drain_s", "client_timeout_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} {getattr(self, name)}: a number of seconds of at least 0 is needed")

@@ -1,0 +1,375 @@
+"""Requests in, arrays out: admission, tokenising, the workers, and what readiness and /info say. Knows no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from samevec._version import __version__
+from samevec.errors import DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
+from samevec.machine import allowed_cpus
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.plan import worker_budget_tokens
+from samevec.runtime.reranker import Reranker
+from samevec.server.scheduler import Admission, Worker, WorkerLimits
+from samevec.server.status import UnknownModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from samevec.runtime.rows import TokenRow
+    from samevec.server.config import ServedModel, ServerSettings
+
+__all__ = ["EmbedWork", "Embedded", "RerankWork", "Scored", "Service"]
+
+
+# Up to this many characters tokenise on the event loop: some 0.1 ms, less than handing over to a thread and back, and
+# so never behind somebody's huge text.
+_INLINE_CHARACTERS = 2048
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedWork:
+    """What to embed and how.
+
+    Attributes
+    ----------
+    model : str or None
+        A served name; None for the only embedder.
+    texts, token_ids
+        One of them is empty.
+    prompt_name, dimensions, batch_size
+        None: no prompt, the full width, no cap.
+    renormalize : bool
+        With `dimensions`: unit length after cutting (OpenAI), or before it only (sentence-transformers).
+    deadline_s : float or None
+        In the time of the service's clock.
+    field, prompt_field : str
+        What the caller calls its texts and its prompt, for messages.
+    """
+
+    model: str | None
+    texts: tuple[str, ...] = ()
+    token_ids: tuple[tuple[int, ...], ...] = ()
+    prompt_name: str | None = None
+    dimensions: int | None = None
+    renormalize: bool = True
+    truncate: bool = True
+    batch_size: int | None = None
+    deadline_s: float | None = None
+    field: str = "input"
+    prompt_field: str = "prompt_name"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RerankWork:
+    """Which pairs to score and how, see :class:`EmbedWork`."""
+
+    model: str | None
+    pairs: tuple[tuple[str, str], ...]
+    raw_scores: bool = False
+    truncate: bool = True
+    batch_size: int | None = None
+    deadline_s: float | None = None
+    field: str = "documents"
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors, shape (n, d), the model's name, and tokens counted as computed: special ones too, padding never."""
+
+    model: str
+    vectors: NDArray[np.float32]
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores, shape (n,), otherwise as :class:`Embedded`."""
+
+    model: str
+    scores: NDArray[np.float32]
+    n_tokens: int
+
+
+class Service:
+    """The served models behind one bounded queue.
+
+    Parameters
+    ----------
+    models : sequence of ServedModel
+        Names differ.
+    settings : ServerSettings
+    clock : callable
+        Seconds, monotonic.
+    """
+
+    def __init__(
+        self, models: Sequence[ServedModel], settings: ServerSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings = settings
+        self.models = tuple(models)
+        self.clock = clock
+        self.is_draining = False
+        self._workers = {served.name: self._worker(served) for served in self.models}
+        self._admission = Admission(
+            max_items=settings.max_queue_items,
+            max_tokens=settings.max_queue_tokens,
+            retry_after_s=self._time_for_tokens,
+        )
+        self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
+
+    def _worker(self, served: ServedModel) -> Worker:
+        settings, model = self.settings, served.model
+        limits = WorkerLimits(
+            token_budget=settings.token_budget
+            or min(model.engine.token_budget, worker_budget_tokens(len(self.models))),
+            max_rows=model.engine.max_rows,
+            interactive_rows=settings.interactive_rows,
+            interactive_tokens=settings.interactive_tokens,
+        )
+        canary = model.tokenize(["ready"]) if isinstance(model, Embedder) else model.tokenize([("ready", "ready")])
+        return Worker(model, limits, canary=canary[0], clock=self.clock)
+
+    def _time_for_tokens(self, n_tokens: int) -> float:
+        rate = sum(worker.tokens_per_s for worker in self._workers.values())
+        return n_tokens / rate if rate else 0.0
+
+    async def start(self) -> None:
+        """Start the workers and wait until each has computed a first row.
+
+        Raises
+        ------
+        NotReadyError
+            One could not.
+        """
+        for worker in self._workers.values():
+            worker.start()
+        for worker in self._workers.values():
+            await worker.wait_started()
+
+    def begin_drain(self) -> None:
+        """Refuse new work; what was accepted goes on."""
+        self.is_draining = True
+
+    async def wait_drained(self) -> None:
+        """Wait until no accepted work is left."""
+        while self._admission.items:
+            await asyncio.sleep(0.01)
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End the workers; what is still queued fails with NotReadyError."""
+        self.is_draining = True
+        for worker in self._workers.values():
+            worker.stop(timeout_s=timeout_s)
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether some worker is still in a session run, also after :meth:`stop`."""
+        return any(worker.is_running for worker in self._workers.values())
+
+    def not_ready_reasons(self) -> list[str]:
+        """Return why requests would be refused now; empty when ready."""
+        reasons = ["shutting down"] if self.is_draining else []
+        reasons += [f"{m.name}: the parity gate is {m.gate}" for m in self.models if not m.is_open]
+        for name, worker in self._workers.items():
+            if not worker.is_alive:
+                reasons.append(worker.failure or f"{name}: its worker is not running")
+        return reasons
+
+    def embedders(self) -> list[ServedModel]:
+        """Return the embedders, in the order served."""
+        return [served for served in self.models if isinstance(served.model, Embedder)]
+
+    def rerankers(self) -> list[ServedModel]:
+        """Return the rerankers, in the order served."""
+        return [served for served in self.models if isinstance(served.model, Reranker)]
+
+    async def embed(self, work: EmbedWork) -> Embedded:
+        """Embed texts.
+
+        Parameters
+        ----------
+        work : EmbedWork
+
+        Returns
+        -------
+        Embedded
+            Row i belongs to item i.
+
+        Raises
+        ------
+        UnknownModelError, InputError, OverloadedError, DeadlineExceededError, NotReadyError, InferenceError
+        """
+        served = _select(work.model, self.embedders(), self.models)
+        model = served.model
+        assert isinstance(model, Embedder)  # noqa: S101 - embedders() holds nothing else
+        model.validate_dimensions(work.dimensions)
+        _require_prompt(work, model)
+
+        def tokenize() -> list[TokenRow]:
+            if work.token_ids:
+                return model.tokenizer.rows_from_ids(work.token_ids, truncate=work.truncate, field=work.field)
+            return model.tokenize(work.texts, prompt=work.prompt_name, truncate=work.truncate, field=work.field)
+
+        raw, n_tokens = await self._compute(served, tokenize, work, n_items=len(work.texts) or len(work.token_ids))
+        vectors = model.finish(raw, dimensions=work.dimensions, renormalize=work.renormalize)
+        _require_finite(vectors)
+        return Embedded(model.name, vectors, n_tokens)
+
+    async def rerank(self, work: RerankWork) -> Scored:
+        """Score pairs, see :meth:`embed`.
+
+        Parameters
+        ----------
+        work : RerankWork
+
+        Returns
+        -------
+        Scored
+            Score i belongs to pair i.
+        """
+        served = _select(work.model, self.rerankers(), self.models)
+        model = served.model
+        assert isinstance(model, Reranker)  # noqa: S101 - rerankers() holds nothing else
+
+        def tokenize() -> list[TokenRow]:
+            return model.tokenize(work.pairs, truncate=work.truncate, field=work.field)
+
+        raw, n_tokens = await self._compute(served, tokenize, work, n_items=len(work.pairs))
+        scores = model.finish(raw, raw=work.raw_scores)
+        _require_finite(scores[:, None])
+        return Scored(model.name, scores, n_tokens)
+
+    async def _compute(
+        self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
+    ) -> tuple[NDArray[np.float32], int]:
+        if self.is_draining:
+            raise NotReadyError("shutting down; nothing new is accepted")
+        if not served.is_open:
+            raise NotReadyError(f"{served.name}: the parity gate is {served.gate}")
+        with self._admission.admit(n_items) as ticket:
+            rows = await self._before(work.deadline_s, self._tokenize(tokenize, work))
+            n_tokens = sum(row.n_tokens for row in rows)
+            ticket.add_tokens(n_tokens)
+            future = self._workers[served.name].submit(
+                rows, batch_size=work.batch_size, deadline_s=work.deadline_s, field=work.field
+            )
+            return await self._before(work.deadline_s, asyncio.wrap_future(future)), n_tokens
+
+    async def _tokenize(self, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork) -> list[TokenRow]:
+        if _n_characters(work) <= _INLINE_CHARACTERS:
+            return tokenize()
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, tokenize)
+
+    async def _before(self, deadline_s: float | None, work: Any) -> Any:
+        """Await something until a deadline; what it had queued is dropped with it."""
+        if deadline_s is None:
+            return await work
+        try:
+            return await asyncio.wait_for(work, max(0.0, deadline_s - self.clock()))
+        except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
+            raise DeadlineExceededError from None
+
+    def info(self) -> dict[str, Any]:
+        """Return what ``/info`` tells."""
+        settings = self.settings
+        return {
+            "service": "samevec",
+            "version": __version__,
+            "ready": not self.not_ready_reasons(),
+            "models": [self._model_info(served) for served in self.models],
+            "limits": {
+                "max_batch_items": settings.max_batch_items,
+                "max_body_bytes": settings.max_body_bytes,
+                "max_queue_items": settings.max_queue_items,
+                "max_queue_tokens": settings.max_queue_tokens,
+            },
+            "queue": {"items": self._admission.items, "tokens": self._admission.tokens},
+            "versions": _versions(("numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers")),
+        }
+
+    def _model_info(self, served: ServedModel) -> dict[str, Any]:
+        model, entry = served.model, served.model.entry
+        info: dict[str, Any] = {
+            "name": served.name,
+            "task": entry.task,
+            "source": entry.source,
+            "revision": entry.revision,
+            "license": entry.license,
+            "backend": served.backend,
+            "profile": served.profile,
+            "provider": model.engine.session.provider,
+            "receipt": {"state": served.gate, "created_at": served.receipt_created_at},
+            "artifact": served.artifact_digest,
+            "max_tokens": model.max_tokens,
+            "max_rows": model.engine.max_rows,
+            "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
+            "worker": {
+                "alive": self._workers[served.name].is_alive,
+                "tokens_per_s": round(self._workers[served.name].tokens_per_s, 1),
+            },
+        }
+        if isinstance(model, Embedder):
+            least = entry.matryoshka_min_dimensions or model.dimensions
+            info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}
+        return info
+
+
+def _select(name: str | None, candidates: Sequence[ServedModel], served: Iterable[ServedModel]) -> ServedModel:
+    """Find a model by its name in the lock or on the hub; without a name there must be one candidate only."""
+    if name is None and len(candidates) == 1:
+        return candidates[0]
+    names = ", ".join(candidate.name for candidate in candidates) or "none"
+    if name is None:
+        raise InputError(f"missing; it must be one of: {names}", field="model")
+    for candidate in candidates:
+        if name in (candidate.name, candidate.model.entry.source.removeprefix("hf:")):
+            return candidate
+    if any(name == other.name for other in served):
+        raise UnknownModelError(f"{name!r} is served, but not for this task (for it: {names})", field="model")
+    raise UnknownModelError(f"{name!r} is not served (for this task: {names})", field="model")
+
+
+def _require_prompt(work: EmbedWork, model: Embedder) -> None:
+    name = work.prompt_name
+    if name is None:
+        return
+    if name not in model.entry.prompts:
+        known = ", ".join(sorted(model.entry.prompts)) or "none"
+        raise InputError(f"{name!r} is not a prompt of {model.name} (it has: {known})", field=work.prompt_field)
+    if work.token_ids and model.entry.prompts[name]:
+        raise InputError(f"{name!r} cannot be put before token ids; send text", field=work.prompt_field)
+
+
+def _require_finite(outputs: NDArray[np.float32]) -> None:
+    """Look a last time before serialisation: JSON would turn NaN into null under status 200 (CASES O07)."""
+    bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
+    if bad.size:
+        raise NonFiniteOutputError(bad.tolist())
+
+
+def _n_characters(work: EmbedWork | RerankWork) -> int:
+    if isinstance(work, EmbedWork):
+        return sum(map(len, work.texts)) + sum(map(len, work.token_ids))
+    return sum(len(query) + len(document) for query, document in work.pairs)
+
+
+def _versions(names: Sequence[str]) -> dict[str, str]:
+    """Return versions of the installed among some distributions, without importing them."""
+    found = {}
+    for name in names:
+        # One of two builds of onnxruntime is always absent.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
