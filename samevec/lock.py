@@ -217,7 +217,7 @@ def _dump_table(name: str, table: dict[str, Any], *, array: bool = False) -> str
     for key, value in table.items():
         if isinstance(value, dict):
             tables.append(_dump_table(f"{name}.{key}", value))
-        elif isinstance(value, list) and isinstance(value[0], dict):
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
             tables += [_dump_table(f"{name}.{key}", item, array=True) for item in value]
         else:
             plain[key] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub", "HubFile", "HubFiles", "partial_files"]
 
-_FROM = "pass a snapshot folder with --from DIR"
+# The other way to a snapshot; to a list of files there is none.
+_OR_FROM = " or pass a snapshot folder with --from DIR"
 # How often a download's bytes on disk are looked at: smooth for a bar, nothing for the disk.
 _POLL_S = 0.25
+_LIST_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +86,10 @@ class Hub:
         SourceError
             The hub cannot be reached, or does not have it.
         """
-        with _hub_errors(repo, revision) as hub:
-            info = hub.HfApi(endpoint=self._endpoint).model_info(repo, revision=revision, files_metadata=True)
+        with _hub_errors(repo, revision) as hub, _quiet():
+            api = hub.HfApi(endpoint=self._endpoint)
+            # It waits for ever unless told.
+            info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_LIST_TIMEOUT_S)
         if info.sha != revision:
             raise SourceError(f"{repo}: asked for revision {revision}, the hub answered with {info.sha}")
         return [
@@ -140,12 +145,16 @@ class Hub:
         SourceError
             It cannot be had; the message says what to do.
         """
-        with _hub_errors(repo, revision, path) as hub, _bars_off(hub), _watched(directory, path, on_bytes):
+        with (
+            _hub_errors(repo, revision, path, other_way=_OR_FROM) as hub,
+            _quiet(),
+            _watched(directory, path, on_bytes),
+        ):
             hub.hf_hub_download(repo, path, revision=revision, local_dir=directory, endpoint=self._endpoint)
 
 
 @contextmanager
-def _hub_errors(repo: str, revision: str, path: str = "") -> Iterator[Any]:
+def _hub_errors(repo: str, revision: str, path: str = "", *, other_way: str = "") -> Iterator[Any]:
     """Give huggingface_hub, and turn whatever goes wrong with it into one clear sentence."""
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra, and slow to import
@@ -154,70 +163,81 @@ def _hub_errors(repo: str, revision: str, path: str = "") -> Iterator[Any]:
     what = f"{repo} at {revision[:12]}" + (f": {path}" if path else "")
     try:
         yield huggingface_hub
-    except Exception as error:
-        raise SourceError(f"{what}: {_sentence(error)}") from error
+    # requests and the hub raise OSErrors, its validators ValueErrors, its native transport RuntimeErrors too.
+    except (OSError, RuntimeError, ValueError) as error:
+        raise SourceError(f"{what}: {_sentence(error, other_way)}") from error
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, other_way: str) -> str:
     """Say what an exception of huggingface_hub, or of what it uses, means for the user."""
     from huggingface_hub import errors  # noqa: PLC0415
 
     # It hides why a first look failed behind "not found locally"; the cause says it.
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
-        return _sentence(error.__cause__)
+        return _sentence(error.__cause__, other_way)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free space or choose another SAMEVEC_HOME, then run it again: it goes on where it was"
-    for classes, sentence in _sentences():
+    for classes, sentence in _sentences(other_way):
         if isinstance(error, classes):
             return sentence
-    return _other_sentence(error)
+    return _other_sentence(error, other_way)
 
 
-def _sentences() -> tuple[tuple[tuple[type[BaseException], ...], str], ...]:
+def _sentences(other_way: str) -> tuple[tuple[tuple[type[BaseException], ...], str], ...]:
     """Return what each class means; the first match wins, so subclasses stand before their bases."""
     from huggingface_hub import errors  # noqa: PLC0415
     from requests import exceptions as http  # noqa: PLC0415
 
     return (
-        ((errors.OfflineModeIsEnabled,), f"HF_HUB_OFFLINE forbids asking the hub; unset it or {_FROM}"),
-        ((errors.RevisionNotFoundError,), f"the hub has no such revision; correct the lock or {_FROM}"),
-        ((errors.LocalEntryNotFoundError,), f"the hub cannot be reached; check the network or {_FROM}"),
-        ((errors.EntryNotFoundError,), f"the hub has no such file at this revision; correct the lock or {_FROM}"),
-        ((errors.GatedRepoError,), f"gated; accept its terms on the hub and log in with `hf auth login`, or {_FROM}"),
-        ((errors.RepositoryNotFoundError,), f"not on the hub, or private; log in with `hf auth login` or {_FROM}"),
-        ((errors.DisabledRepoError,), f"disabled on the hub; {_FROM}"),
-        ((http.Timeout, TimeoutError), f"the hub did not answer in time; run it again or {_FROM}"),
-        ((http.SSLError, http.ProxyError), f"no secure way to the hub; check proxy and certificates, or {_FROM}"),
+        ((errors.OfflineModeIsEnabled,), f"HF_HUB_OFFLINE forbids asking the hub; unset it{other_way}"),
+        ((errors.RevisionNotFoundError,), f"the hub has no such revision; check the revision{other_way}"),
+        ((errors.LocalEntryNotFoundError,), f"the hub cannot be reached; check the network{other_way}"),
+        ((errors.EntryNotFoundError,), f"the hub has no such file at this revision; check the revision{other_way}"),
+        ((errors.GatedRepoError,), f"gated; accept its terms on the hub and log in with `hf auth login`{other_way}"),
+        ((errors.RepositoryNotFoundError,), f"not on the hub, or private; log in with `hf auth login`{other_way}"),
+        ((errors.DisabledRepoError,), f"disabled on the hub; choose another model{other_way}"),
+        ((http.Timeout, TimeoutError), f"the hub did not answer in time; run it again{other_way}"),
+        ((http.SSLError, http.ProxyError), f"no secure way to the hub; check proxy and certificates{other_way}"),
         ((http.ChunkedEncodingError,), "the connection broke off; run it again: it goes on where it was"),
-        ((http.ConnectionError, ConnectionError), f"the hub cannot be reached; check the network or {_FROM}"),
+        ((http.ConnectionError, ConnectionError), f"the hub cannot be reached; check the network{other_way}"),
     )
 
 
-def _other_sentence(error: BaseException) -> str:
+def _other_sentence(error: BaseException, other_way: str) -> str:
     response = getattr(error, "response", None)
     if response is not None:
-        return f"the hub answered {response.status_code}; run it again later or {_FROM}"
+        return f"the hub answered {response.status_code}; run it again later{other_way}"
     if "Consistency check failed" in str(error):
         return "the file arrived truncated; run it again: it goes on where it was"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror} ({error.filename})" if error.filename else error.strerror
     reason = str(error).strip().splitlines()
-    return f"the download failed ({type(error).__name__}{': ' + reason[0] if reason else ''}); run it again or {_FROM}"
+    return f"the download failed ({type(error).__name__}{': ' + reason[0] if reason else ''}); run it again{other_way}"
 
 
 @contextmanager
-def _bars_off(hub: Any) -> Iterator[None]:
-    """Keep huggingface_hub from drawing: samevec reports through its own progress."""
-    bars = hub.utils
-    # Where the user's environment decides it, these functions only warn.
-    if hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None or bars.are_progress_bars_disabled():
-        yield
-        return
-    bars.disable_progress_bars()
+def _quiet() -> Iterator[None]:
+    """Keep huggingface_hub from drawing bars and from logging each retry: samevec says it in its own way, once."""
+    from huggingface_hub import constants  # noqa: PLC0415
+    from huggingface_hub.utils import logging as hub_logging  # noqa: PLC0415
+    from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity(max(verbosity, logging.ERROR))
+    # Where the user's environment decides about bars, these functions only warn.
+    switch = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if switch:
+        disable_progress_bars()
     try:
         yield
     finally:
-        bars.enable_progress_bars()
+        hub_logging.set_verbosity(verbosity)
+        if switch:
+            enable_progress_bars()
 
 
 @contextmanager

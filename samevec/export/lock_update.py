@@ -82,6 +82,11 @@ def _pin(entry: LockedModel, repo: str, revision: str, hub: HubFiles) -> tuple[L
     """Return the needed files of a revision: those pinned before in their order, then new ones by name."""
     before = [file.path for file in entry.files]
     listed = [f for f in hub.list_files(repo, revision) if f.path in before or _NEEDED.fullmatch(f.path)]
+    paths = {file.path for file in listed}
+    missing = [path for path in ("config.json", "tokenizer.json") if path not in paths]
+    missing += [] if any(path.endswith(".safetensors") for path in paths) else ["safetensors weights"]
+    if missing:
+        raise SourceError(f"{repo} at {revision[:12]}: has no {', no '.join(missing)}; it cannot be pinned")
     listed.sort(key=lambda file: (before.index(file.path) if file.path in before else len(before), file.path))
     return tuple(
         LockedFile(path=file.path, size_bytes=file.size_bytes, sha256=_sha256(file, repo, revision, hub))
