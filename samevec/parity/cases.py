@@ -166,7 +166,7 @@ def _texts() -> list[TextCase]:
     cases += [TextCase(text=text, tag=tag) for tag, text in (*_SCRIPTS, *_SYMBOLS)]
     cases += [TextCase(text=text, tag="marker-like") for text in _MARKERS]
     cases += [TextCase(text=_PROSE[0], tag="duplicate"), TextCase(text="", tag="duplicate")]
-    for n_words, n_texts in ((3, 4), (16, 4), (64, 3), (128, 3)):
+    for n_words, n_texts in ((5, 4), (16, 4), (64, 3), (128, 3)):
         cases += [TextCase(text=text, tag=f"equal length {n_words}") for text in _equal_lengths(n_words, n_texts)]
     cases += [TextCase(text=_ladder(n), tag=f"{n} words") for n in (1, 2, 30, 62, 255, 600)]
     cases += [TextCase(text=_ladder(n), max_tokens=16, tag="cut to 16 tokens") for n in (15, 16, 40)]
@@ -188,7 +188,7 @@ def _pairs() -> list[PairCase]:
     cases += [PairCase(query="", document="", tag="blank"), PairCase(query="", document="x", tag="blank")]
     cases += [PairCase(query="x", document="", tag="blank"), PairCase(query=" ", document="\n", tag="blank")]
     cases += [PairCase(query=query, document=_PROSE[0], tag="duplicate")]
-    for n_words, n_texts in ((3, 3), (16, 3), (128, 3)):
+    for n_words, n_texts in ((5, 3), (16, 3), (128, 3)):
         documents = _equal_lengths(n_words, n_texts)
         cases += [PairCase(query=query, document=text, tag=f"equal length {n_words}") for text in documents]
     cases += [PairCase(query=query, document=_ladder(n), tag=f"{n} words") for n in (1, 50, 240, 600)]

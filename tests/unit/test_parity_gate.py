@@ -1,0 +1,361 @@
+"""The gate, with fakes: it passes what is equal and refuses each way of being wrong, naming the cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, pre_tokenizers, processors
+
+from samevec.errors import ReferenceMissingError, SessionRunError
+from samevec.lock import load_lock
+from samevec.parity.cases import CaseSet, TextCase, builtin_cases
+from samevec.parity.gate import run_gate, tokenize_cases
+from samevec.parity.receipt import Binding, gate_state, write_receipt
+from samevec.parity.reference_file import CapturedRow, Reference
+from samevec.parity.table import plain_lines, verdict_table
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.engine import Engine
+from samevec.runtime.fake import FakeSession
+from samevec.runtime.profiles import Profile
+from samevec.runtime.reranker import Reranker
+from samevec.runtime.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from samevec.parity.verdict import Verdict
+    from samevec.runtime.collate import Features
+    from samevec.runtime.engine import RunRecorder
+    from samevec.runtime.rows import TokenRow
+    from samevec.runtime.session import Session
+
+    Model = Embedder | Reranker
+    Wrong = Callable[[NDArray[np.float32], Features], NDArray[np.float32]]
+
+WIDTH = 384
+LOCK = load_lock("toy")
+EXACT = Profile(name="exact", provider="Fake", graph_form="none", bit_identical_groupings=True)
+LOOSE = dataclasses.replace(EXACT, name="loose", bit_identical_groupings=False)
+
+
+class WrongSession(FakeSession):
+    """A FakeSession whose output is changed by a function of output and features."""
+
+    def __init__(self, width: int, wrong: Wrong) -> None:
+        super().__init__(width)
+        self._wrong = wrong
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        return self._wrong(super().run(features), features)
+
+
+def raw_tokenizer(*, end: bool = True) -> RawTokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: i for i, symbol in enumerate(alphabet)} | {"<end>": 256, "<sep>": 257}
+    tokenizer = RawTokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    single = "$A <end>" if end else "<sep> $A"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, pair="<sep> $A <sep> $B <sep>", special_tokens=[("<end>", 256), ("<sep>", 257)]
+    )
+    return tokenizer
+
+
+def make_model(task: str, session: Session | None = None, *, end: bool = True) -> Model:
+    entry = next(entry for entry in LOCK.models if entry.task == task)
+    width = WIDTH if task == "embed" else 1
+    engine = Engine(session=session or FakeSession(width), width=width, max_rows=32 if task == "embed" else 64)
+    kind = Embedder if task == "embed" else Reranker
+    return kind(entry=entry, tokenizer=Tokenizer(raw_tokenizer(end=end), 2048), engine=engine)
+
+
+def make_reference(task: str, case_set: CaseSet | None = None) -> Reference:
+    """Return what a FakeSession gives, as the reference."""
+    model = make_model(task)
+    cases = case_set or builtin_cases(task, prompts=model.entry.prompts)
+    session = FakeSession(WIDTH if task == "embed" else 1)
+    rows = []
+    for row in tokenize_cases(model, cases):
+        raw = session.row(list(row.ids))[None]
+        rows.append(CapturedRow(row.ids, raw[0], np.atleast_1d(model.finish(raw)[0])))
+    return Reference.from_rows(
+        rows, model=model.name, case_set=cases, lock_entry_digest=model.entry.digest, prompts={}, toolchain={}
+    )
+
+
+REFERENCES = {task: make_reference(task) for task in ("embed", "rerank")}
+
+
+def gate(task: str, wrong: Wrong | None = None, *, profile: Profile = EXACT, **options: Any) -> Verdict:
+    width = WIDTH if task == "embed" else 1
+    session = FakeSession(width) if wrong is None else WrongSession(width, wrong)
+    model = make_model(task, session)
+    return run_gate(model, REFERENCES[task], tolerance=LOCK.tolerance, profile=profile, **options)
+
+
+@pytest.mark.parametrize(
+    ("task", "levels"), [("embed", {"ids", "raw", "normalised", "prefix_256"}), ("rerank", {"ids", "logits", "scores"})]
+)
+def test_an_equal_candidate_passes(task: str, levels: set[str]) -> None:
+    verdict = gate(task)
+    assert verdict.failures == ()
+    assert verdict.passed
+    assert {cell.level for cell in verdict.cells} == levels
+    names = ["alone", "default", "batch_1", "batch_8", "shuffled", "equal_lengths", "long_among_short"]
+    assert [run.name for run in verdict.runs] == names
+    values = [cell for cell in verdict.cells if cell.level != "ids"]
+    assert {cell.repeats for cell in values} == {3}
+    assert all(cell.repeats_identical for cell in values)
+    assert all(cell.moved_rows == () for cell in values if cell.grouping != "alone")
+    assert verdict.notes == ()
+    assert "parity passed" in verdict.words
+
+
+def test_the_session_runs_once_a_grouping_and_repeat() -> None:
+    session = FakeSession(WIDTH)
+    verdict = run_gate(
+        make_model("embed", session), REFERENCES["embed"], tolerance=LOCK.tolerance, profile=EXACT, repeats=2
+    )
+    assert len(session.runs) == 2 * sum(len(run.shapes) for run in verdict.runs)
+    by_name = {run.name: run for run in verdict.runs}
+    assert {rows for rows, _ in by_name["alone"].shapes} == {1}
+    assert max(rows for rows, _ in by_name["batch_8"].shapes) == 8
+    assert by_name["long_among_short"].shapes[0][0] == 3
+    assert len({run.features_digest for run in verdict.runs}) == len(verdict.runs) == 7
+
+
+def swap_rows(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return raw if len(raw) < 2 else raw[[1, 0, *range(2, len(raw))]]
+
+
+def one_component(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    raw[:, -1] += np.float32(0.01)
+    return raw
+
+
+def noise_by_row(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return raw + (np.arange(len(raw), dtype=np.float32) * np.float32(0.01))[:, None]
+
+
+def padding_leaks(raw: NDArray[np.float32], features: Features) -> NDArray[np.float32]:
+    padding = features.shape[1] - features.attention_mask.sum(axis=1)
+    return raw + np.where(padding > 3, 0.05, 0).astype(np.float32)[:, None]
+
+
+def test_swapped_rows_are_refused_in_every_grouping_but_alone() -> None:
+    for task, level in (("embed", "raw"), ("rerank", "logits")):
+        verdict = gate(task, swap_rows)
+        failing = {cell.grouping for cell in verdict.cells if not cell.passed}
+        assert {"default", "batch_8", "shuffled", "equal_lengths", "long_among_short"} == failing
+        assert any(failure.startswith(f"{level}/batch_8: ") for failure in verdict.failures)
+
+
+def test_one_component_off_is_refused_everywhere() -> None:
+    verdict = gate("embed", one_component)
+    failing = {cell.name for cell in verdict.cells if not cell.passed}
+    assert {f"raw/{run.name}" for run in verdict.runs} <= failing
+    assert "worst row" in verdict.failures[0]
+    assert "component 383" in verdict.failures[0]
+    # It lies beyond the prefix, which is cut before normalising and so cannot see it.
+    assert not any(name.startswith("prefix_256") for name in failing)
+
+
+def test_noise_by_position_is_refused_with_the_rows() -> None:
+    verdict = gate("rerank", noise_by_row)
+    default = next(cell for cell in verdict.cells if cell.name == "logits/default")
+    assert default.comparison is not None
+    assert 0 < len(default.comparison.failing_rows) < default.comparison.rows
+    assert next(cell for cell in verdict.cells if cell.name == "logits/alone").passed
+
+
+def test_padding_that_leaks_is_refused_where_there_is_padding() -> None:
+    verdict = gate("embed", padding_leaks)
+    failing = {cell.grouping for cell in verdict.cells if not cell.passed}
+    assert "long_among_short" in failing
+    assert {"alone", "equal_lengths"}.isdisjoint(failing)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0])
+def test_rows_that_are_not_finite_or_zero_are_refused(value: float) -> None:
+    def bad_long_rows(raw: NDArray[np.float32], features: Features) -> NDArray[np.float32]:
+        raw[features.attention_mask.sum(axis=1) > 1000] = value
+        return raw
+
+    verdict = gate("embed", bad_long_rows)
+    assert not verdict.passed
+    alone = [failure for failure in verdict.failures if "/alone: " in failure]
+    assert len(alone) == 1  # a grouping that cannot run is said once, not once a level
+    assert alone[0].startswith("raw/alone: could not be computed: ")
+
+
+def test_failures_go_on_after_a_grouping_that_cannot_run() -> None:
+    def no_eights(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+        if len(raw) == 8:
+            raise SessionRunError("out of luck")
+        return one_component(raw, _features)
+
+    verdict = gate("embed", no_eights)
+    assert "raw/batch_8: could not be computed: out of luck" in verdict.failures
+    assert any(failure.startswith("raw/shuffled: ") for failure in verdict.failures)
+
+
+def other_bits_in_company(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return raw if len(raw) == 1 else np.nextafter(raw, np.float32(2))
+
+
+def test_bits_that_depend_on_the_grouping_fail_only_where_they_may_not() -> None:
+    verdict = gate("embed", other_bits_in_company)
+    assert not verdict.passed
+    assert "raw/batch_8: 68 of 68 rows have other bits than alone, first row 0" in verdict.failures
+    assert all(cell.comparison is None or cell.comparison.passed for cell in verdict.cells)
+    assert not any(failure.startswith("raw/batch_1:") for failure in verdict.failures)
+    loose = gate("embed", other_bits_in_company, profile=LOOSE)
+    assert loose.passed
+    assert "raw/batch_8: 68 of 68 rows have other bits than alone, first row 0" in loose.notes
+
+
+def test_repeats_with_other_bits_fail_only_where_they_may_not() -> None:
+    runs = iter(range(10**6))
+
+    def drifting(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+        return raw if next(runs) < 60 else np.nextafter(raw, np.float32(2))  # from the second repeat of "alone" on
+
+    verdict = gate("rerank", drifting)
+    assert any("repeats of the same run gave other bits" in failure for failure in verdict.failures)
+    runs = iter(range(10**6))
+    assert gate("rerank", drifting, profile=LOOSE).passed
+
+
+def test_a_failure_in_one_repeat_is_a_failure() -> None:
+    runs = iter(range(10**6))
+
+    def once_wrong(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+        return raw + np.float32(1) if next(runs) == 60 else raw  # within the second repeat of "alone"
+
+    verdict = gate("rerank", once_wrong, profile=LOOSE)
+    assert any(failure.startswith("logits/alone: 1 of 51 rows differ") for failure in verdict.failures)
+
+
+def test_other_token_ids_are_refused_and_values_still_compared() -> None:
+    model = make_model("embed", end=False)
+    verdict = run_gate(model, REFERENCES["embed"], tolerance=LOCK.tolerance, profile=EXACT)
+    assert verdict.failures[0].startswith("ids/together: row 0: token id 257 instead of 256 at position 0")
+    assert any(failure.startswith("ids/alone: ") for failure in verdict.failures)
+    assert any(failure.startswith("raw/alone: ") for failure in verdict.failures)
+
+
+def test_a_case_that_is_refused_fails_the_gate() -> None:
+    model = make_model("embed")
+    short = dataclasses.replace(model, tokenizer=Tokenizer(raw_tokenizer(), 8))
+    verdict = run_gate(short, REFERENCES["embed"], tolerance=LOCK.tolerance, profile=EXACT)
+    assert verdict.failures[0].startswith("ids/together: a case was refused: max_tokens: 16 given")
+    assert not verdict.runs
+
+
+class DeafEngine(Engine):
+    """An engine that ignores what the caller asks for."""
+
+    def run_rows(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        deadline_s: float | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> NDArray[np.float32]:
+        return Engine.run_rows(self, rows, recorder=recorder)
+
+
+def test_a_batch_size_that_is_ignored_is_refused() -> None:
+    model = make_model("embed")
+    deaf = dataclasses.replace(model, engine=DeafEngine(session=FakeSession(WIDTH), width=WIDTH))
+    verdict = run_gate(deaf, REFERENCES["embed"], tolerance=LOCK.tolerance, profile=EXACT)
+    assert "batch_8: 32 rows ran together although at most 8 were asked for" in verdict.failures
+    vacuous = "batch_8: ran the same microbatches as default, so it proves nothing (vacuous)"
+    assert vacuous in verdict.failures
+    assert {run.same_as for run in verdict.runs if run.name == "batch_8"} == {"default"}
+
+
+def test_a_small_case_set_may_be_vacuous_but_says_so() -> None:
+    cases = CaseSet(task="embed", texts=tuple(TextCase(text=text, tag="") for text in ("a", "bb", "ccc")))
+    reference = make_reference("embed", cases)
+    verdict = run_gate(make_model("embed"), reference, tolerance=LOCK.tolerance, profile=EXACT, case_set=cases)
+    assert verdict.passed
+    assert "batch_8: ran the same microbatches as default (vacuous; the case set is small)" in verdict.notes
+
+
+def test_a_reference_for_something_else_is_refused() -> None:
+    reference = REFERENCES["embed"]
+    for change, words in (
+        ({"case_set_digest": "sha256:0"}, "case set"),
+        ({"lock_entry_digest": "sha256:0"}, "lock entry"),
+    ):
+        with pytest.raises(ReferenceMissingError) as caught:
+            run_gate(
+                make_model("embed"),
+                dataclasses.replace(reference, **cast("Any", change)),
+                tolerance=LOCK.tolerance,
+                profile=EXACT,
+            )
+        assert f"was captured for another {words}" in str(caught.value)
+
+
+def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
+    binding = Binding(
+        model="toy-qwen3-embedder",
+        profile="exact",
+        artifact_digest="sha256:a",
+        lock_entry_digest="sha256:b",
+        case_set_digest="sha256:c",
+        provider="Fake",
+        provider_options={},
+        session_options={},
+        onnxruntime_version="1.32.0",
+        device="none",
+        samevec_version="0",
+    )
+    for verdict, state in ((gate("embed", padding_leaks), "failed"), (gate("embed"), "passed")):
+        write_receipt([tmp_path], verdict.to_receipt(binding, created_at="2030-01-01T00:00:00Z"))
+        found = gate_state([tmp_path], binding)
+        assert found.state == state
+        assert found.receipt is not None
+        assert found.receipt.failures == list(verdict.failures)
+        assert found.receipt.summary["n_cases"] == 68
+        assert len(found.receipt.summary["cells"]) == len(verdict.cells)
+
+
+def test_rendering_names_every_grouping() -> None:
+    for verdict in (gate("embed"), gate("rerank", swap_rows)):
+        lines = plain_lines(verdict)
+        assert all(any(line.startswith(run.name) for line in lines) for run in verdict.runs)
+        assert [line for line in lines if line.startswith("failed: ")] == [f"failed: {f}" for f in verdict.failures]
+        console = Console(width=200, record=True, file=None, quiet=True)
+        console.print(verdict_table(verdict))
+        json.dumps(verdict.to_dict(), allow_nan=False)
+
+
+def test_progress_is_told_every_run() -> None:
+    seen: list[float] = []
+
+    class Counting:
+        @contextmanager
+        def step(self, label: str, *, total: float | None = None, unit: str = "") -> Any:
+            seen.append(-float(total or 0))
+            yield seen.append
+
+        def note(self, message: str) -> None:
+            pass
+
+    gate("rerank", progress=cast("Any", Counting()))
+    assert seen == [-21.0, *[1] * 21]

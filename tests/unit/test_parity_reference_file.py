@@ -1,0 +1,89 @@
+"""The reference file: round trip, equal bytes, damage."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from samevec.errors import ReferenceMissingError
+from samevec.parity.cases import CaseSet, PairCase, TextCase
+from samevec.parity.reference_file import CapturedRow, Reference, read_reference, write_reference
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CASES = CaseSet(task="embed", texts=(TextCase(text="a", tag=""), TextCase(text="", tag=""), TextCase(text="b", tag="")))
+
+
+def reference() -> Reference:
+    rows = [
+        CapturedRow((1, 2, 9), np.asarray([1, 2], np.float32), np.asarray([0.6, 0.8], np.float32)),
+        CapturedRow((9,), np.asarray([3, 4], np.float32), np.asarray([0.6, 0.8], np.float32)),
+        CapturedRow((5, 9), np.asarray([5, -6], np.float32), np.asarray([1, 0], np.float32)),
+    ]
+    return Reference.from_rows(
+        rows,
+        model="m",
+        case_set=CASES,
+        lock_entry_digest="sha256:e",
+        prompts={"query": "Q: ", "document": ""},
+        toolchain={"torch": "2.13.0", "numpy": "2.4.6"},
+    )
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = reference()
+    write_reference(tmp_path / "r", written)
+    read = read_reference(tmp_path / "r")
+    assert read.ids == ((1, 2, 9), (9,), (5, 9))
+    assert read.case_set_digest == CASES.digest
+    for name in ("model", "task", "lock_entry_digest", "prompts", "toolchain", "ids"):
+        assert getattr(read, name) == getattr(written, name)
+    assert read.raw.dtype == np.float32
+    np.testing.assert_array_equal(read.raw, written.raw)
+    np.testing.assert_array_equal(read.final, written.final)
+
+
+def test_equal_references_are_equal_bytes(tmp_path: Path) -> None:
+    for i in range(8):
+        write_reference(tmp_path / str(i), reference())
+    assert len({(tmp_path / str(i)).read_bytes() for i in range(8)}) == 1
+
+
+def test_scores_are_one_a_pair() -> None:
+    pairs = CaseSet(task="rerank", pairs=(PairCase(query="q", document="d", tag=""),))
+    row = CapturedRow((1,), np.asarray([2], np.float32), np.asarray([0.88], np.float32))
+    made = Reference.from_rows([row], model="m", case_set=pairs, lock_entry_digest="", prompts={}, toolchain={})
+    assert made.raw.shape == (1, 1)
+    assert made.final.shape == (1,)
+
+
+def test_rows_must_match_the_cases() -> None:
+    with pytest.raises(ValueError, match=r"^0 rows captured for 3 cases$"):
+        Reference.from_rows([], model="m", case_set=CASES, lock_entry_digest="", prompts={}, toolchain={})
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ReferenceMissingError) as caught:
+        read_reference(tmp_path / "none", fix="samevec export --model m")
+    assert str(caught.value) == f"{tmp_path / 'none'}: no reference to compare with; run: samevec export --model m"
+
+
+@pytest.mark.parametrize("keep", [0, 7, 40, -1])
+def test_a_cut_file_is_refused(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "r"
+    write_reference(path, reference())
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ReferenceMissingError, match="not a readable reference"):
+        read_reference(path)
+
+
+def test_a_file_with_unequal_rows_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    whole = reference()
+    write_reference(path, dataclasses.replace(whole, raw=whole.raw[:2]))
+    with pytest.raises(ReferenceMissingError, match="differ in number"):
+        read_reference(path)
