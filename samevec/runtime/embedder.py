@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from samevec.errors import EmptyInputError, InputError
+from samevec.runtime.checks import whole_number
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
@@ -135,15 +135,13 @@ class Embedder:
         InputError
             Not a whole number, outside the lock's range, or the model is not trained for prefixes.
         """
-        if dimensions is None or dimensions == self.dimensions:
+        if dimensions is None:
             return
         least = self.entry.matryoshka_min_dimensions
-        if isinstance(dimensions, bool) or not isinstance(dimensions, int):
-            raise InputError(f"{dimensions!r} is not a whole number", field="dimensions")
-        if least is None:
+        if least is not None:
+            whole_number(dimensions, field="dimensions", least=least, most=self.dimensions)
+        elif whole_number(dimensions, field="dimensions") != self.dimensions:
             raise InputError(f"{self.name} gives {self.dimensions} dimensions and nothing else", field="dimensions")
-        if not least <= dimensions <= self.dimensions:
-            raise InputError(f"{dimensions} given, {least} to {self.dimensions} is possible", field="dimensions")
 
     def compute(
         self,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from samevec.errors import DeadlineExceededError, NonFiniteOutputError
+from samevec.errors import DeadlineExceededError, NonFiniteOutputError, SessionRunError
+from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate
 from samevec.runtime.plan import MAX_WORKER_TOKENS, Plan, plan
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.session import Session
 
-__all__ = ["Engine", "RunRecorder"]
+__all__ = ["Engine", "RunRecorder", "check_finite"]
 
 
 class RunRecorder(Protocol):
@@ -66,8 +67,13 @@ class Engine:
         -------
         ndarray of float32, shape (n_rows, width)
             Not yet checked for finiteness.
+
+        Raises
+        ------
+        SessionRunError
+            The run failed, or gave something else than one float32 row of this width a row.
         """
-        return self.session.run(collate(rows, pad_token_id=self.pad_token_id, pad_to_multiple=self.pad_to_multiple))
+        return self._run(collate(rows, pad_token_id=self.pad_token_id, pad_to_multiple=self.pad_to_multiple))
 
     def run_rows(
         self,
@@ -104,7 +110,7 @@ class Engine:
         NonFiniteOutputError
             Some row came out as NaN or infinity.
         SessionRunError
-            A run failed.
+            A run failed, or gave rows of another shape.
         """
         unique, members = _dedupe(rows)
         steps = self.plan_rows([rows[i] for i in unique], batch_size=batch_size, token_budget=token_budget)
@@ -119,7 +125,7 @@ class Engine:
             )
             if recorder is not None:
                 recorder(chosen, features)
-            outputs[list(batch.indices)] = self.session.run(features)  # scatter by stored position
+            outputs[list(batch.indices)] = self._run(features)  # scatter by stored position
         scattered = outputs[members]
         check_finite(scattered)
         return scattered
@@ -128,9 +134,18 @@ class Engine:
         self, rows: Sequence[TokenRow], *, batch_size: int | None = None, token_budget: int | None = None
     ) -> Plan:
         """Return the microbatches in which rows would run."""
-        max_rows = self.max_rows if batch_size is None else min(batch_size, self.max_rows)
+        max_rows = self.max_rows
+        if batch_size is not None:
+            max_rows = min(whole_number(batch_size, field="batch_size"), max_rows)
         budget = self.token_budget if token_budget is None else token_budget
         return plan([row.n_tokens for row in rows], token_budget=budget, max_rows=max_rows)
+
+    def _run(self, features: Features) -> NDArray[np.float32]:
+        raw = self.session.run(features)
+        expected = (features.shape[0], self.width)
+        if raw.shape != expected or raw.dtype != np.float32:  # numpy would broadcast one row over all
+            raise SessionRunError(f"a run gave {raw.dtype} of shape {raw.shape}, float32 of shape {expected} is needed")
+        return raw
 
 
 def _dedupe(rows: Sequence[TokenRow]) -> tuple[list[int], NDArray[np.int64]]:

@@ -51,7 +51,10 @@ class FakeSession:
             self._before_run(features)
         self.runs.append(features.shape)
         return np.stack(
-            [self.row(ids[mask == 1].tolist()) for ids, mask in zip(features.input_ids, features.attention_mask, strict=True)]
+            [
+                self.row(ids[mask == 1].tolist())
+                for ids, mask in zip(features.input_ids, features.attention_mask, strict=True)
+            ]
         )
 
     def row(self, ids: list[int]) -> NDArray[np.float32]:

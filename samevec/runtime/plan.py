@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samevec.errors import InputError
+from samevec.runtime.checks import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ __all__ = [
     "worker_budget_tokens",
 ]
 
-#: Bounds of one worker's share, and the default for the whole process: one and two workers keep 4,096 (DESIGN section 6).
+#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096 (DESIGN 6).
 MIN_WORKER_TOKENS = 1024
 MAX_WORKER_TOKENS = 4096
 TOTAL_BUDGET_TOKENS = 2 * MAX_WORKER_TOKENS
@@ -91,15 +91,14 @@ def plan(lengths: Sequence[int], *, token_budget: int, max_rows: int) -> Plan:
     Raises
     ------
     InputError
-        A limit is below 1.
+        A limit is below 1 or not a whole number.
 
     Notes
     -----
     Deterministic: equal arguments give equal plans. O(n log n).
     """
-    if token_budget < 1 or max_rows < 1:
-        field, value = ("token_budget", token_budget) if token_budget < 1 else ("batch_size", max_rows)
-        raise InputError(f"{value} given, at least 1 is needed", field=field)
+    token_budget = whole_number(token_budget, field="token_budget")
+    max_rows = whole_number(max_rows, field="batch_size")
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable").tolist()  # stable: equal lengths keep the caller's order
     microbatches: list[Microbatch] = []

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["activate", "l2_normalize", "shorten"]
 
-# torch.nn.functional.normalize divides by max(norm, eps) with eps = 1e-12 (torch 2.13, functional.py); same here, although
-# a zero row never leaves: it is refused below.
+# torch.nn.functional.normalize divides by max(norm, eps) with eps = 1e-12 (torch 2.13, functional.py); same here,
+# although a zero row never leaves: it is refused below.
 _NORM_EPS = np.float32(1e-12)
 
 
@@ -28,18 +28,25 @@ def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     Returns
     -------
     ndarray of float32, shape (n_rows, width)
-        Each row of norm 1. The norm is summed in float64 along each row, so a row's bits do not depend on the others.
+        Each row of norm 1. The norm is summed in float64 along each row, so a row's bits do not depend on the others,
+        nor on how the array lies in memory.
 
     Raises
     ------
     NonFiniteOutputError
         A row has norm zero, infinity or NaN.
     """
-    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)).astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
-    if bad.size:
-        raise NonFiniteOutputError(bad.tolist(), what="zero or not finite")
+    vectors = np.ascontiguousarray(vectors)  # numpy sums along the longest strides last: another layout, other bits
+    with np.errstate(over="ignore"):  # a norm beyond float32 becomes infinity, refused by name below
+        norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)).astype(np.float32)
+    _refuse(~np.isfinite(norms) | (norms == 0))
     return cast("NDArray[np.float32]", vectors / np.maximum(norms, _NORM_EPS)[:, None])
+
+
+def _refuse(bad: NDArray[np.bool_]) -> None:
+    """Raise with the positions of bad rows, if there are any."""
+    if bad.any():
+        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
 
 
 def shorten(
@@ -61,11 +68,19 @@ def shorten(
     Returns
     -------
     ndarray of float32, shape (n_rows, dimensions or width)
+
+    Raises
+    ------
+    NonFiniteOutputError
+        A row is zero or not finite.
     """
     if not normalize:
-        return np.ascontiguousarray(raw[:, :dimensions])
+        vectors = np.ascontiguousarray(raw[:, :dimensions])
+        good: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+        _refuse(~good)
+        return vectors
     if dimensions is None or renormalize:
-        return l2_normalize(np.ascontiguousarray(raw[:, :dimensions]))
+        return l2_normalize(raw[:, :dimensions])
     return np.ascontiguousarray(l2_normalize(raw)[:, :dimensions])
 
 

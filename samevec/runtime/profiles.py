@@ -61,7 +61,8 @@ class Profile:
         }
 
 
-# Spinning threads save 0 to 5 ms a query and cost 30 to 50 CPU-ms each (FINDINGS), and keep an idle machine busy (CASES O20).
+# Spinning threads save 0 to 5 ms a query, cost 30 to 50 CPU-ms each (FINDINGS), and keep an idle machine busy (CASES
+# O20).
 _NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(

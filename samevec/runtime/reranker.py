@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from samevec.errors import EmptyInputError, InputError
+from samevec.runtime.checks import whole_number
 from samevec.runtime.pooling import activate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
@@ -26,7 +26,7 @@ __all__ = ["Ranked", "Reranker", "rank_scores"]
 class Ranked(NamedTuple):
     """One document's place in a ranking: its position in the request, and its score."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # the word every rerank API uses; it hides tuple.index
     score: float
 
 
@@ -128,8 +128,10 @@ class Reranker:
         list of Ranked
             Ties in request order.
         """
-        if top_n is not None and top_n < 1:
-            raise InputError(f"{top_n} given, at least 1 is needed", field="top_n")
+        if top_n is not None:
+            top_n = whole_number(top_n, field="top_n")
+        if isinstance(documents, str):
+            raise InputError("one string given, a list of documents is needed", field="documents")
         if not documents:
             raise EmptyInputError("no documents given, at least one is needed", field="documents")
         return rank_scores(self.score([(query, document) for document in documents], raw=raw), top_n=top_n)
@@ -144,7 +146,7 @@ class Reranker:
     ) -> list[TokenRow]:
         """Turn pairs into token rows, see :meth:`score` for the parameters."""
         for i, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2:
+            if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise InputError("a query and a document are needed", field=field, index=i)
         return self.tokenizer.encode_pairs(pairs, max_tokens=max_tokens, truncate=truncate, field=field)
 

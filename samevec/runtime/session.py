@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy as np
-
 from samevec.errors import ConfigError, ProviderUnavailableError, SessionLoadError, SessionRunError
 from samevec.machine import allowed_cpus
 
@@ -14,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
     from samevec.runtime.profiles import Profile
 
-__all__ = ["OnnxSession", "Session", "onnxruntime_version"]
+__all__ = ["ORT_EXCEPTION_NAMES", "OnnxSession", "Session", "onnxruntime_version", "ort_exceptions"]
 
 #: ONNX Runtime's own exception classes; they share no base but Exception, so each is named. A test compares this list
 #: with the installed module. A missing or misshapen feed raises ValueError or RuntimeError.
@@ -134,9 +133,14 @@ class OnnxSession:
             )
         options = _session_options(ort, profile, n_threads or allowed_cpus())
         try:
-            # resolve(): external data is refused by some versions when the graph is reached through a symlink.
+            # The directory is resolved, since some versions refuse external data reached through a linked one; the
+            # graph itself is not, since its data lies beside the link (CASES O21). Fallback off: otherwise a provider
+            # that fails, at load or in any later run, is replaced by the CPU one with nothing but a printed line.
             self._session = ort.InferenceSession(
-                str(graph_path.resolve()), options, providers=[(profile.provider, dict(profile.provider_options))]
+                str(graph_path.parent.resolve() / graph_path.name),
+                options,
+                providers=[(profile.provider, dict(profile.provider_options))],
+                enable_fallback=0,
             )
         except self._exceptions as error:
             raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; export it again") from error
@@ -151,7 +155,9 @@ class OnnxSession:
     def _check_provider(self, requested: str) -> None:
         used = self._session.get_providers()[0]
         if used != requested:
-            raise ProviderUnavailableError(requested, f"onnxruntime gave {used} instead; nothing else is served in its place")
+            raise ProviderUnavailableError(
+                requested, f"onnxruntime gave {used} instead; nothing else is served in its place"
+            )
 
     @property
     def provider(self) -> str:

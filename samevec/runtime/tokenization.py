@@ -1,18 +1,19 @@
 """Texts and pairs in, token rows out, with the ids that transformers gives for the same files.
 
-The tokenizer file's own padding and truncation are switched off once, at load, and never set again: limits are arguments
-of each call. (The reranker's file pads every pair to 8,000 tokens if left as it is, and settings changed on a shared
-tokenizer leak between threads, CASES O16.)
+The tokenizer file's own padding and truncation are switched off once, at load, and never set again: limits are
+arguments of each call. (The reranker's file pads every pair to 8,000 tokens if left as it is, and settings changed on a
+shared tokenizer leak between threads, CASES O16.)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import ArtifactCorruptError, InputError, InputTooLongError
+from samevec.runtime.checks import whole_number
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ class Tokenizer:
         rows: list[TokenRow] = []
         for start in range(0, len(pairs), _CHUNK_TEXTS):
             chunk = pairs[start : start + _CHUNK_TEXTS]
-            # A query is usually shared by all its documents: each distinct text is encoded once, but cut per pair.
             queries = self._encode([pair[0] for pair in chunk], field=field, start=start)
             documents = self._encode([pair[1] for pair in chunk], field=field, start=start)
             for i, (query, document) in enumerate(zip(queries, documents, strict=True), start):
@@ -176,21 +176,20 @@ class Tokenizer:
         if max_tokens is None:
             return self.max_tokens
         least = self.raw.num_special_tokens_to_add(is_pair=pair) + (2 if pair else 1)
-        if not least <= max_tokens <= self.max_tokens:
-            raise InputError(f"{max_tokens} given, {least} to {self.max_tokens} is possible", field="max_tokens")
-        return max_tokens
+        return whole_number(max_tokens, field="max_tokens", least=least, most=self.max_tokens)
 
     def _encode(self, texts: Sequence[str], *, field: str, start: int) -> list[Encoding]:
+        for i, text in enumerate(texts, start):
+            if not isinstance(text, str):  # asked first: the library takes a tuple of two strings for a pair
+                raise InputError(f"{type(text).__name__} given, text is needed", field=field, index=i)
         try:
-            return self.raw.encode_batch_fast(texts, add_special_tokens=False)
+            return cast("list[Encoding]", self.raw.encode_batch_fast(texts, add_special_tokens=False))
         except TypeError:
             for i, text in enumerate(texts, start):
-                _require_text(text, field=field, index=i)
+                _require_unicode(text, field=field, index=i)
             raise
 
-    def _cut(
-        self, encoding: Encoding, room: int, truncate: bool, *, field: str, index: int, n_special: int
-    ) -> int:
+    def _cut(self, encoding: Encoding, room: int, truncate: bool, *, field: str, index: int, n_special: int) -> int:
         cut = len(encoding) - room
         if cut <= 0:
             return 0
@@ -218,9 +217,7 @@ class Tokenizer:
         return TokenRow(tuple(encoding.ids), tuple(encoding.type_ids) if self.type_ids else None, cut)
 
 
-def _require_text(text: object, *, field: str, index: int) -> None:
-    if not isinstance(text, str):
-        raise InputError(f"{type(text).__name__} given, text is needed", field=field, index=index)
+def _require_unicode(text: str, *, field: str, index: int) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -251,10 +248,7 @@ def split_longest_first(n_query: int, n_document: int, room: int) -> tuple[int, 
     if n_query + n_document <= room:
         return n_query, n_document
     shorter, longer = sorted((n_query, n_document))
-    if shorter > room:
-        longer = shorter
-    else:
-        longer = max(shorter, room - shorter)
+    longer = shorter if shorter > room else max(shorter, room - shorter)
     if shorter + longer > room:
         shorter = room // 2
         longer = shorter + room % 2
