@@ -6,41 +6,73 @@ import functools
 import math
 import os
 import platform
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["allowed_cpus", "cgroup_cpu_quota", "cpu_name"]
 
 
-def cgroup_cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+def cgroup_cpu_quota(
+    root: Path = Path("/sys/fs/cgroup"), *, membership: Path = Path("/proc/self/cgroup")
+) -> float | None:
     """Return the CPU quota of this process's control group.
 
     Parameters
     ----------
     root : Path
         Where the cgroup file system is mounted.
+    membership : Path
+        The kernel's list of the groups this process is in.
 
     Returns
     -------
     float or None
-        Cores' worth of time, such as 0.5 or 2.0; None where there is no limit or no control group.
+        Cores' worth of time, such as 0.5 or 2.0: the smallest limit of the process's group and all groups above it, as
+        far as they can be seen from here. None where there is no limit or no control group.
 
     References
     ----------
-    Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``: "$MAX $PERIOD") and ``cgroup-v1/cpusets.rst``.
+    Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``: "$MAX $PERIOD"), ``scheduler/sched-bwc.rst``
+    (version 1: ``cpu.cfs_quota_us``, -1 for none), and ``cgroups(7)`` for the lines of ``/proc/self/cgroup``.
     """
-    for limit_path, period_path in (
-        (root / "cpu.max", None),
-        (root / "cpu" / "cpu.cfs_quota_us", root / "cpu" / "cpu.cfs_period_us"),
-    ):
+    quotas = [_directory_quota(directory) for directory in _cgroup_directories(root, membership)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _directory_quota(directory: Path) -> float | None:
+    """Return the limit that one control group sets, of either version."""
+    for limit_name, period_name in (("cpu.max", None), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
-            fields = limit_path.read_text().split()
-            period = fields[1] if period_path is None else period_path.read_text().strip()
+            fields = (directory / limit_name).read_text().split()
+            period = fields[1] if period_name is None else (directory / period_name).read_text()
             quota = float(fields[0]) / float(period)
         except (OSError, ValueError, IndexError, ZeroDivisionError):
-            continue  # absent, or "max": no limit from this version of cgroups
+            continue  # absent, or "max": no limit
         if quota > 0:
             return quota
     return None
+
+
+def _cgroup_directories(root: Path, membership: Path) -> Iterator[Path]:
+    """Give every directory that may limit this process: mount points, its own groups, and those above them."""
+    mounts = [root, root / "cpu"]
+    yield from mounts
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return  # not Linux, or no /proc
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = mounts[1] if controllers else mounts[0]  # no controllers named: the one hierarchy of version 2
+        own = PurePosixPath(group.lstrip("/"))
+        if ".." not in own.parts:  # a group outside of this container's view
+            yield from (mount / above for above in (own, *own.parents) if above.parts)
 
 
 def allowed_cpus(quota: float | None = None) -> int:
