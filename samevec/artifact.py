@@ -14,7 +14,6 @@ import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samevec.digest import canonical_json, sha256_file
@@ -22,6 +21,7 @@ from samevec.errors import ArtifactCorruptError, ArtifactMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from samevec.lock import LockedModel
 

@@ -6,11 +6,10 @@ import importlib
 import threading
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from samevec.errors import SessionRunError
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.parity.reference import ReferenceModel
