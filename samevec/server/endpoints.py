@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Endpoints", "UnixEndpoint", "bind_tcp", "bind_unix", "http_url"]
+__all__ = ["BACKLOG", "Endpoints", "UnixEndpoint", "bind_tcp", "bind_unix", "http_url"]
 
-_BACKLOG = 1024
+#: Connections that may wait to be accepted.
+BACKLOG = 1024
 # Bytes of sun_path without its end (unix(7); 104 on the BSDs and macOS).
 _MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 _PROBE_TIMEOUT_S = 1.0
@@ -127,7 +128,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         # Listening is what reserves: two sockets with SO_REUSEADDR may be bound to one port, but only one listens.
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         busy = error.errno == errno.EADDRINUSE
@@ -226,5 +227,5 @@ def _bind_owner_only(path: Path) -> UnixEndpoint:
         raise
     finally:
         os.umask(previous)
-    sock.listen(_BACKLOG)
+    sock.listen(BACKLOG)
     return UnixEndpoint(sock, path, os.lstat(path).st_ino)

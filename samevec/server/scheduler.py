@@ -400,7 +400,7 @@ class Worker:
             self._end(f"{self._model.name}: shutting down")
         except BaseException as error:  # whatever it is: those who wait must hear of it
             _log.exception("%s: the worker died", self._model.name)
-            self._end(f"{self._model.name}: its worker died ({_brief(error)}); restart the server")
+            self._end(f"{self._model.name}: its worker died ({_public(error)}); restart the server")
         finally:
             self._started.set()
 
@@ -475,8 +475,7 @@ class Worker:
             raw = self._compute([row.token_row])
         except Exception as error:
             _log.exception("%s: a row of %d tokens failed", self._model.name, row.n_tokens)
-            reason = str(error) if isinstance(error, SamevecError) else type(error).__name__
-            failure = SessionRunError(f"{row.job.item_field}[{position}]: could not be computed: {reason}")
+            failure = SessionRunError(f"{row.job.item_field}[{position}]: could not be computed: {_public(error)}")
             failure.__cause__ = error
             row.job.fail(failure)
             return
@@ -500,6 +499,11 @@ def _good_rows(raw: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Return which rows may leave: finite, and for vectors not all zero (a logit may be)."""
     finite: NDArray[np.bool_] = np.asarray(np.isfinite(raw).all(axis=1))
     return finite if raw.shape[1] == 1 else np.asarray(finite & raw.any(axis=1))
+
+
+def _public(error: BaseException) -> str:
+    """Return what clients may read of an error; messages of strangers may hold paths."""
+    return _brief(error) if isinstance(error, SamevecError) else type(error).__name__
 
 
 def _brief(error: BaseException) -> str:

@@ -19,7 +19,7 @@ import uvicorn
 from samevec.errors import ConfigError
 from samevec.server.app import create_app
 from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.endpoints import Endpoints, bind_tcp, bind_unix, http_url
+from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
 from samevec.server.service import Service
 from samevec.server.socket_protocol import FrameServer
 from samevec.server.truememory import reserve_truememory
@@ -258,6 +258,7 @@ def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[
         loop="asyncio",
         server_header=False,
         proxy_headers=False,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
     )
     return _HttpServer(config)

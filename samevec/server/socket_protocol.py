@@ -14,6 +14,7 @@ import orjson
 
 from samevec.errors import SamevecError
 from samevec.server.answers import encode_array
+from samevec.server.endpoints import BACKLOG
 from samevec.server.schemas import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.service import EmbedWork, RerankWork
 from samevec.server.status import error_status, public_message
@@ -78,7 +79,7 @@ class FrameServer:
     async def start(self, sockets: Sequence[socket.socket]) -> None:
         """Begin to accept at sockets that listen already."""
         for sock in sockets:
-            self._servers.append(await asyncio.start_server(self._on_connection, sock=sock))
+            self._servers.append(await asyncio.start_server(self._on_connection, sock=sock, backlog=BACKLOG))
 
     async def stop(self, *, timeout_s: float) -> None:
         """Stop accepting, let requests that have begun finish for a while, then end all connections."""

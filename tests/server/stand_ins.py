@@ -182,7 +182,11 @@ class FrameClient:
     def __init__(self, path: Path, *, timeout_s: float = 20) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout_s)
-        self.sock.connect(str(path))
+        try:
+            self.sock.connect(str(path))
+        except OSError:
+            self.sock.close()
+            raise
 
     def __enter__(self) -> FrameClient:
         return self

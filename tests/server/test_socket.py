@@ -1,0 +1,318 @@
+"""The framed protocol: what it answers, and what it survives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import socket
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from samevec.errors import InputError
+from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.serve import running_server
+from samevec.server.truememory import resolve_reranker, resolve_tier
+from tests.server.stand_ins import (
+    EMBEDDER,
+    NAN,
+    POISON,
+    RERANKER,
+    FrameClient,
+    Script,
+    alone,
+    embedder,
+    in_process,
+    reranker,
+    scores_alone,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+MIB = 1 << 20
+
+
+def settings(path: Path, **changes: Any) -> ServerSettings:
+    return ServerSettings(**{"port": 0, "socket": path, "client_timeout_s": 1.0, "drain_s": 5.0, **changes})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    chosen = tmp_path / "s.sock"
+    with running_server([ServedModel(model=embedder()), ServedModel(model=reranker())], settings(chosen)):
+        yield chosen
+    assert not chosen.exists()
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[FrameClient]:
+    with FrameClient(path) as made:
+        yield made
+
+
+def array(record: Any) -> NDArray[np.float32]:
+    assert record["dtype"] == "float32"
+    return np.frombuffer(base64.b64decode(record["__ndarray__"]), dtype="<f4").reshape(record["shape"])
+
+
+def truncated(texts: list[str], dimensions: int = 256) -> NDArray[np.float32]:
+    """What sentence-transformers' truncate_dim gives: cut after normalising, norms below 1."""
+    return alone(texts)[:, :dimensions]
+
+
+def error_of(answer: dict[str, Any]) -> str:
+    assert answer["ok"] is False
+    return str(answer["error"])
+
+
+def test_operations_on_one_connection(client: FrameClient) -> None:
+    assert client.ask({"op": "ping"}) == {"ok": True, "protocol": 1}
+    for tier in ("", "base", "pro", "qwen3_256"):
+        vectors = array(client.ask({"op": "embed", "texts": ["a", "b"], "tier": tier})["vectors"])
+        assert np.array_equal(vectors, truncated(["a", "b"]))
+        assert (np.linalg.norm(vectors, axis=1) < 0.999).all()
+    full = array(client.ask({"op": "embed", "texts": ["a"], "tier": EMBEDDER})["vectors"])
+    assert np.array_equal(full, alone(["a"]))
+    for name in (None, "Alibaba-NLP/gte-reranker-modernbert-base", RERANKER):
+        request = {"op": "rerank", "pairs": [["q", "one"], ["q", "two"]], "model_name": name}
+        assert np.array_equal(array(client.ask(request)["scores"]), scores_alone("q", ["one", "two"]))
+
+
+def test_options(client: FrameClient) -> None:
+    request = {
+        "op": "embed",
+        "texts": ["a"],
+        "tier": "pro",
+        "dimensions": 32,
+        "batch_size": 1,
+        "prompt_name": "document",
+    }
+    assert np.array_equal(array(client.ask(request)["vectors"]), truncated(["a"], 32))
+    query = client.ask({"op": "embed", "texts": ["a"], "prompt_name": "query"})
+    prompt = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+    assert np.array_equal(array(query["vectors"]), truncated([prompt + "a"]))
+    late = client.ask({"op": "embed", "texts": ["a"], "deadline": time.time() - 1})
+    assert late["type"] == "deadline_exceeded"
+    assert client.ask({"op": "embed", "texts": ["a"], "deadline": time.time() + 9})["ok"] is True
+
+
+def test_refusals_keep_the_connection(client: FrameClient) -> None:
+    for tier in ("edge", "custom", "minilm"):
+        assert error_of(client.ask({"op": "embed", "texts": ["a"], "tier": tier})) == (
+            f"tier: tier '{tier}' is not served here (embedders: {EMBEDDER}; tiers: base, pro)"
+        )
+    unknown = {"op": "rerank", "pairs": [["q", "d"]], "model_name": "cross-encoder/ms-marco-MiniLM-L-6-v2"}
+    assert error_of(client.ask(unknown)).startswith("model_name: 'cross-encoder/ms-marco-MiniLM-L-6-v2' is not served")
+    assert error_of(client.ask({"op": "embed", "texts": ["a"], "normalize": True})).startswith(
+        "normalize: unknown option"
+    )
+    assert error_of(client.ask({"op": "embed", "texts": ["a"], "dimensions": 9999})).startswith(
+        "dimensions: 9999 given"
+    )
+    assert (
+        error_of(client.ask({"op": "embed", "texts": ["a", POISON]})) == "texts[1]: could not be computed: RuntimeError"
+    )
+    assert error_of(client.ask({"op": "embed", "texts": [NAN]})).startswith(
+        "the output for item 0 is zero or not finite"
+    )
+    assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_requests_in_advance_and_half_close(client: FrameClient) -> None:
+    for text in ("a", "b", "c"):
+        client.send(json.dumps({"op": "embed", "texts": [text]}).encode())
+    client.sock.shutdown(socket.SHUT_WR)
+    for text in ("a", "b", "c"):
+        assert np.array_equal(array(client.receive()["vectors"]), truncated([text]))
+    assert client.is_closed()
+
+
+def test_a_frame_may_come_in_pieces(client: FrameClient) -> None:
+    body = json.dumps({"op": "ping"}).encode()
+    for byte in struct.pack(">I", len(body)) + body:
+        client.sock.sendall(bytes([byte]))
+    assert client.receive()["ok"] is True
+
+
+def test_an_answer_too_large_for_a_frame_is_an_error(client: FrameClient) -> None:
+    # 4,096 vectors of 384 float32 in base64 are 8 MiB; with dtype and shape still below the cap.
+    texts = [str(i) for i in range(4096)]
+    assert client.ask({"op": "embed", "texts": texts, "tier": EMBEDDER})["ok"] is True
+
+
+def test_an_answer_over_the_cap(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with (
+        running_server([ServedModel(model=embedder())], settings(path, max_batch_items=6000)),
+        FrameClient(path) as client,
+    ):
+        answer = client.ask({"op": "embed", "texts": [str(i) for i in range(6000)], "tier": EMBEDDER})
+        assert error_of(answer).endswith(f"a frame may have {10 * MIB}; send fewer items at a time")
+        assert client.ask({"op": "ping"})["ok"] is True
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - a test of this process alone
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_o17_the_frame_length_is_not_trusted(path: Path) -> None:
+    before = resident_bytes()
+    headers = [b"\xff\xff\xff\xff", struct.pack(">I", 10 * MIB + 1)]
+    clients = [FrameClient(path) for _ in range(200)]
+    try:
+        for i, client in enumerate(clients):
+            client.sock.sendall(headers[i % 2])
+        with FrameClient(path) as other:
+            started = time.monotonic()
+            assert other.ask({"op": "embed", "texts": ["a"]})["ok"] is True
+            assert time.monotonic() - started < 1
+        for client in clients:
+            assert error_of(client.receive()).endswith(f"{10 * MIB} are allowed")
+            assert client.is_closed()
+        assert resident_bytes() - before < 50 * MIB
+    finally:
+        for client in clients:
+            client.sock.close()
+
+
+def test_o17_a_client_still_sending_an_oversized_frame_reads_the_error(client: FrameClient) -> None:
+    client.sock.sendall(struct.pack(">I", 11 * MIB) + b" " * (11 * MIB))
+    assert error_of(client.receive()).startswith("the frame has 11534336 bytes")
+    assert client.is_closed()
+
+
+def test_o17_slow_senders_time_out(path: Path) -> None:
+    with FrameClient(path) as slow:
+        slow.sock.sendall(struct.pack(">I", 100) + b"{")
+        started = time.monotonic()
+        assert error_of(slow.receive()) == "the frame did not come whole, or in time"
+        assert slow.is_closed()
+        assert 0.5 < time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xf7\xf6",
+        b"{",
+        b"[1, 2]",
+        b"7",
+        b"null",
+        b"[" * 100_000,
+        b'{"op": "embed", "texts": ["\\ud800"]}',
+        b'{"op": "embed", "texts": ["a"], "deadline": NaN}',
+    ],
+)
+def test_o17_bad_frames_get_error_frames(client: FrameClient, body: bytes) -> None:
+    client.send(body)
+    assert error_of(client.receive())
+    assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_o17_broken_off_frames_harm_nobody(path: Path) -> None:
+    for sent in (b"\x00", b"\x00\x00\x00\x09", b"\x00\x00\x00\x09{}"):
+        with FrameClient(path) as client:
+            client.sock.sendall(sent)
+    with FrameClient(path) as client:
+        assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_fuzzed_frames_never_hang_or_kill(path: Path) -> None:
+    rng = random.Random(20)
+    seeds = [
+        json.dumps(request).encode()
+        for request in (
+            {"op": "ping"},
+            {"op": "embed", "texts": ["a", "b"], "tier": "pro", "dimensions": 32},
+            {"op": "rerank", "pairs": [["q", "d"]], "model_name": None, "deadline": 9e9},
+        )
+    ]
+    with FrameClient(path) as client:
+        for _ in range(1500):
+            body = bytearray(rng.choice(seeds))
+            for _ in range(rng.randrange(4)):
+                kind, at = rng.randrange(3), rng.randrange(len(body))
+                if kind == 0:
+                    body[at] = rng.randrange(256)
+                elif kind == 1:
+                    del body[at : at + rng.randrange(1, 9)]
+                else:
+                    body[at:at] = rng.choice([b"[", b"{", b'"', b"1e999", b"null", b"\\u0000", rng.randbytes(3)])
+                body = body or bytearray(b" ")
+            client.send(bytes(body))
+            answer = client.receive()
+            assert isinstance(answer["ok"], bool)
+        assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_a_client_that_goes_away_takes_its_work_along(tmp_path: Path) -> None:
+    path, script = tmp_path / "s.sock", Script(gate=threading.Event())
+    with running_server([ServedModel(model=embedder(script))], settings(path, client_timeout_s=20)):
+        with FrameClient(path) as first, FrameClient(path) as gone:
+            first.send(b'{"op": "embed", "texts": ["a"]}')
+            assert script.entered.wait(10)
+            gone.send(json.dumps({"op": "embed", "texts": [f"{i}" * 900 for i in range(5)]}).encode())
+            time.sleep(0.3)
+            gone.sock.close()
+            time.sleep(0.6)
+            assert script.gate is not None
+            script.gate.set()
+            assert first.receive()["ok"] is True
+            assert first.ask({"op": "embed", "texts": ["b"]})["ok"] is True
+        assert script.shapes() == [(1, 2), (1, 2)]
+
+
+def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with running_server([ServedModel(model=embedder())], settings(path, client_timeout_s=0.5)):
+        with FrameClient(path) as stuck:
+            for _ in range(6):
+                stuck.send(
+                    json.dumps({"op": "embed", "texts": [str(i) for i in range(1500)], "tier": EMBEDDER}).encode()
+                )
+            time.sleep(2)
+            with pytest.raises((EOFError, ConnectionError)):
+                all(stuck.receive()["ok"] for _ in range(6))
+        with FrameClient(path) as client:
+            assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_tiers_are_never_served_by_another_model() -> None:
+    with in_process(ServedModel(model=reranker())) as server:
+        with pytest.raises(InputError, match=r"^tier: tier 'base' is not served here \(embedders: none"):
+            resolve_tier("base", server.service.embedders())
+        assert resolve_reranker(None, server.service.rerankers()) == RERANKER
+
+
+def test_stopping_finishes_what_was_accepted(tmp_path: Path) -> None:
+    path, script = tmp_path / "s.sock", Script(gate=threading.Event())
+    answers: list[dict[str, Any]] = []
+
+    def ask() -> None:
+        with FrameClient(path) as client:
+            answers.append(client.ask({"op": "embed", "texts": ["a"]}))
+
+    with running_server([ServedModel(model=embedder(script))], settings(path)):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        assert script.entered.wait(10)
+        idle = FrameClient(path)
+        assert script.gate is not None
+        threading.Timer(0.5, script.gate.set).start()
+    thread.join(5)
+    idle.sock.close()
+    assert answers[0]["ok"] is True
+    wait_until(lambda: not path.exists())
