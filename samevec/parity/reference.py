@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from samevec.errors import ConfigError, ExportError
+from samevec.machine import allowed_cpus
 from samevec.parity.cases import TextCase
 from samevec.parity.reference_file import CapturedRow, Reference
 from samevec.progress import SilentProgress
@@ -149,6 +150,10 @@ def load_reference_model(snapshot: Path, entry: LockedModel) -> ReferenceModel:
     -------
     ReferenceModel
 
+    Notes
+    -----
+    Sets torch's number of threads for this process to what the machine allows it.
+
     Raises
     ------
     ConfigError
@@ -163,6 +168,9 @@ def load_reference_model(snapshot: Path, entry: LockedModel) -> ReferenceModel:
         raise ConfigError(
             f"the PyTorch reference needs {error.name}; install it with: pip install 'samevec[export]'"
         ) from error
+    # torch counts the host's cores, whatever the container's share; and its threads spin while they wait for another,
+    # which on a busy machine made the toy models, too small to share out, seven times slower than one thread.
+    torch.set_num_threads(1 if entry.source.startswith("toy:") else allowed_cpus())
     options: dict[str, Any] = {
         "device": "cpu",
         "local_files_only": True,

@@ -50,8 +50,7 @@ def plain_lines(verdict: Verdict) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += [f"failed: {failure}" for failure in verdict.failures]
-    lines += [f"note: {note}" for note in verdict.notes]
-    return [*lines, verdict.words]
+    return lines + [f"note: {note}" for note in verdict.notes]
 
 
 def _value_levels(verdict: Verdict) -> list[str]:

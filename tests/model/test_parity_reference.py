@@ -23,7 +23,6 @@ from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -37,16 +36,6 @@ pytest.importorskip("sentence_transformers", reason="needs the export extra")
 
 LOCK = load_lock("toy")
 TORCH = Profile(name="torch", provider="PyTorch", graph_form="none", pad_to_multiple=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Toy-sized products gain nothing from threads, and those of torch spin while they wait."""
-    torch = pytest.importorskip("torch")
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture(scope="module")
