@@ -267,7 +267,7 @@ def groupings(lengths: Sequence[int]) -> tuple[Grouping, ...]:
         Grouping(name="default", calls=(every,)),
         Grouping(name="batch_1", calls=(every,), batch_size=1, like="alone"),
         Grouping(name="batch_8", calls=(every,), batch_size=8),
-        Grouping(name="shuffled", calls=_shuffled(every), token_budget=1024),
+        Grouping(name="shuffled", calls=_shuffled(every), token_budget=512),
     ]
     equal = tuple(group for group in _by_length(lengths) if len(group) > 1)
     if equal:
