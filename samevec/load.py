@@ -14,7 +14,9 @@ from samevec.errors import ConfigError
 from samevec.lock import load_lock
 from samevec.machine import cpu_name
 from samevec.parity.cases import builtin_cases
+from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
+from samevec.parity.reference_file import read_reference
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
@@ -25,9 +27,8 @@ from samevec.settings import default_home, default_token_budget
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from samevec.lock import LockedModel
+    from samevec.lock import LockedModel, Tolerance
     from samevec.runtime.profiles import Profile
-    from samevec.runtime.session import Session
 
 __all__ = [
     "Candidate",
@@ -35,6 +36,7 @@ __all__ = [
     "load_embedder",
     "load_reranker",
     "open_candidate",
+    "open_proved",
     "parity_command",
     "receipt_directories",
     "state_of",
@@ -103,7 +105,7 @@ def open_candidate(
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home)
 
 
-def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, session: Session | None) -> Binding:
+def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Binding:
     """Return everything a receipt for this artifact on this machine must be bound to.
 
     Parameters
@@ -111,11 +113,11 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, session
     entry : LockedModel
     artifact : Artifact
     profile : Profile
-    session : Session or None
-        The loaded session; None states what the profile asks for, for reports that load nothing.
 
     Notes
     -----
+    Nothing needs to be loaded: a session with another provider than the profile's is refused when it is opened.
+
     The number of threads is not bound: a text's bits do not depend on it (FINDINGS, "Bits"), and it changes with every
     container quota.
     """
@@ -125,7 +127,7 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, session
         artifact_digest=artifact.digest,
         lock_entry_digest=entry.digest,
         case_set_digest=builtin_cases(entry.task, prompts=entry.prompts).digest,
-        provider=profile.provider if session is None else session.provider,
+        provider=profile.provider,
         provider_options=dict(profile.provider_options),
         session_options=profile.session_options(),
         onnxruntime_version=onnxruntime_version(),
@@ -139,10 +141,45 @@ def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:
     return [artifact.receipts_path, home / "receipts" / artifact.path.name]
 
 
-def state_of(candidate: Candidate) -> GateState:
-    """Return the gate's state for a loaded candidate."""
-    binding = binding_of(candidate.entry, candidate.artifact, candidate.profile, candidate.model.engine.session)
-    return gate_state(receipt_directories(candidate.artifact, candidate.home), binding)
+def state_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Path) -> GateState:
+    """Return the gate's state for an artifact on this machine."""
+    return gate_state(receipt_directories(artifact, home), binding_of(entry, artifact, profile))
+
+
+def open_proved(
+    entry: LockedModel,
+    *,
+    tolerance: Tolerance,
+    profile: str,
+    home: Path,
+    token_budget: int | None = None,
+    n_threads: int | None = None,
+) -> Candidate:
+    """Load an artifact that may be served: its receipt has passed, and so has a probe just now.
+
+    Parameters
+    ----------
+    entry : LockedModel
+    tolerance : Tolerance
+        For the probe: a few rows compared with the reference at every start.
+    profile, home, token_budget, n_threads
+        As for :func:`open_candidate`.
+
+    Raises
+    ------
+    ParityError
+        Not proved here, failed, or stale; the message has the command that mends it.
+    ConfigError, ArtifactError, InferenceError
+        As :func:`open_candidate`.
+    """
+    settings = get_profile(profile)
+    fix = parity_command(entry.name, profile)
+    # Asked before anything is loaded, so that a refusal takes no time.
+    artifact = find_artifact(home, entry, profile)
+    require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
+    candidate = open_candidate(entry, profile=profile, home=home, token_budget=token_budget, n_threads=n_threads)
+    require_probe(candidate.model, read_reference(candidate.artifact.reference_path), tolerance=tolerance, fix=fix)
+    return candidate
 
 
 def parity_command(model: str, profile: str) -> str:
@@ -151,13 +188,12 @@ def parity_command(model: str, profile: str) -> str:
 
 
 def _load(name: str, task: str, profile: str, home: Path | None, lock: str | Path | None) -> Embedder | Reranker:
-    entry = load_lock(lock).model(name)
+    loaded = load_lock(lock)
+    entry = loaded.model(name)
     if entry.task != task:
         kinds = {"embed": "an embedding model", "rerank": "a reranking model"}
         raise ConfigError(f"{name} is {kinds[entry.task]}, {kinds[task]} is needed")
-    candidate = open_candidate(entry, profile=profile, home=home or default_home())
-    require_passed(state_of(candidate), model=name, fix=parity_command(name, profile))
-    return candidate.model
+    return open_proved(entry, tolerance=loaded.tolerance, profile=profile, home=home or default_home()).model
 
 
 def load_embedder(

@@ -13,7 +13,7 @@ from samevec.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENV_PREFIX", "default_home", "default_snapshots", "default_token_budget"]
+__all__ = ["ENV_PREFIX", "debug_requested", "default_home", "default_snapshots", "default_token_budget"]
 
 #: Every flag has an environment variable: this, then the flag's name in capitals.
 ENV_PREFIX = "SAMEVEC"
@@ -45,3 +45,8 @@ def default_token_budget(environ: Mapping[str, str] = os.environ) -> int | None:
     if not given.isdecimal() or int(given) < 1:
         raise ConfigError(f"SAMEVEC_TOKEN_BUDGET is {given!r}; a whole number of at least 1 is needed")
     return int(given)
+
+
+def debug_requested(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether ``$SAMEVEC_DEBUG`` asks for tracebacks."""
+    return environ.get(f"{ENV_PREFIX}_DEBUG", "") not in ("", "0")

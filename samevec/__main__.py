@@ -1,0 +1,5 @@
+"""``python -m samevec``."""
+
+from samevec.cli import main
+
+main()

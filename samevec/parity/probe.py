@@ -1,0 +1,65 @@
+"""The probe that runs at every start: a few rows of the reference, strongly padded, before the first request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from samevec.errors import ParityFailedError
+from samevec.parity.compare import compare
+from samevec.runtime.rows import TokenRow
+
+if TYPE_CHECKING:
+    from samevec.lock import Tolerance
+    from samevec.parity.compare import Comparison
+    from samevec.parity.reference_file import Reference
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.reranker import Reranker
+
+__all__ = ["PROBE_TOKENS", "probe", "probe_cases", "require_probe"]
+
+#: Length the longest probe row is taken near to: past one local window and its neighbours, and still well under 1 s.
+PROBE_TOKENS = 160
+_SHORT_ROWS = 3
+
+
+def probe_cases(lengths: list[int]) -> list[int]:
+    """Choose which reference rows are probed.
+
+    Parameters
+    ----------
+    lengths : list of int
+        Tokens of every reference row.
+
+    Returns
+    -------
+    list of int
+        The three shortest rows and the one nearest to :data:`PROBE_TOKENS`: one batch in which most rows are mostly
+        padding, since graphs that fail only when padded exist (CASES O06).
+    """
+    order = np.argsort(lengths, kind="stable").tolist()
+    long_row = min(range(len(lengths)), key=lambda i: (abs(lengths[i] - PROBE_TOKENS), i))
+    return list(dict.fromkeys([*order[:_SHORT_ROWS], long_row]))
+
+
+def probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance) -> Comparison:
+    """Compare a few rows, in one padded batch, with the reference's raw rows."""
+    chosen = probe_cases([len(ids) for ids in reference.ids])
+    rows = [TokenRow(reference.ids[i]) for i in chosen]
+    return compare(reference.raw[chosen], model.run_microbatch(rows), tolerance, row_names=chosen)
+
+
+def require_probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance, fix: str) -> None:
+    """Refuse a model whose probe differs.
+
+    Raises
+    ------
+    ParityFailedError
+        With the worst row; `fix` is the command in its message.
+    """
+    outcome = probe(model, reference, tolerance=tolerance)
+    if not outcome.passed:
+        raise ParityFailedError(
+            f"{model.name}: the start-up probe differs from the reference: {outcome.words}", fix=fix
+        )

@@ -1,0 +1,60 @@
+"""Running the gate on this machine and keeping what it found."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from samevec.load import binding_of, receipt_directories
+from samevec.parity.gate import run_gate
+from samevec.parity.receipt import write_receipt
+from samevec.parity.reference_file import read_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from samevec.load import Candidate
+    from samevec.lock import Tolerance
+    from samevec.parity.verdict import Verdict
+    from samevec.progress import Progress
+
+__all__ = ["prove"]
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def prove(
+    candidate: Candidate,
+    *,
+    tolerance: Tolerance,
+    progress: Progress | None = None,
+    now: Callable[[], datetime] = _now,
+) -> Verdict:
+    """Compare a loaded artifact with its reference and write the receipt, whatever the outcome.
+
+    Parameters
+    ----------
+    candidate : Candidate
+    tolerance : Tolerance
+        The lock's.
+    progress : Progress, optional
+    now : callable
+        The clock that dates the receipt.
+
+    Returns
+    -------
+    Verdict
+
+    Raises
+    ------
+    ReferenceMissingError
+        The artifact has no reference for the built-in cases of this samevec.
+    """
+    reference = read_reference(candidate.artifact.reference_path)
+    verdict = run_gate(candidate.model, reference, tolerance=tolerance, profile=candidate.profile, progress=progress)
+    binding = binding_of(candidate.entry, candidate.artifact, candidate.profile)
+    receipt = verdict.to_receipt(binding, created_at=now().isoformat(timespec="seconds"))
+    write_receipt(receipt_directories(candidate.artifact, candidate.home), receipt)
+    return verdict

@@ -1,0 +1,103 @@
+"""What ``samevec status`` tells: artifacts, receipts, sizes, and what would be served. Loads no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from samevec.artifact import find_artifact
+from samevec.errors import ArtifactError
+from samevec.load import parity_command, state_of
+from samevec.runtime.profiles import get_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from samevec.lock import Lock, LockedModel
+
+__all__ = ["ModelReport", "model_reports", "report_table"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReport:
+    """One model of a lock under one profile.
+
+    Attributes
+    ----------
+    model, task, profile, revision : str
+    artifact : Path or None
+        Its directory; None when nothing usable was exported.
+    size_bytes : int
+    gate : str
+        ``"passed"``, ``"failed"``, ``"stale"``, ``"missing"`` or ``"not exported"``.
+    words : str
+        The state with its reason.
+    fix : str or None
+        The command that makes it servable; None when it is.
+    """
+
+    model: str
+    task: str
+    profile: str
+    revision: str
+    artifact: Path | None
+    size_bytes: int
+    gate: str
+    words: str
+    fix: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        record = {name: getattr(self, name) for name in self.__slots__}
+        record["artifact"] = None if self.artifact is None else str(self.artifact)
+        record["would_be_served"] = self.gate == "passed"
+        return record
+
+
+def model_reports(lock: Lock, *, profile: str, home: Path) -> list[ModelReport]:
+    """Return a report for every model of a lock.
+
+    Parameters
+    ----------
+    lock : Lock
+    profile : str
+    home : Path
+
+    Returns
+    -------
+    list of ModelReport
+        In the lock's order. File digests are recomputed when a model is loaded, not here.
+    """
+    return [_report(entry, profile, home) for entry in lock.models]
+
+
+def _report(entry: LockedModel, profile: str, home: Path) -> ModelReport:
+    facts = {"model": entry.name, "task": entry.task, "profile": profile, "revision": entry.revision}
+    try:
+        artifact = find_artifact(home, entry, profile)
+    except ArtifactError as error:
+        fix = getattr(error, "fix", None)
+        return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=str(error), fix=fix)
+    state = state_of(entry, artifact, get_profile(profile), home)
+    return ModelReport(
+        **facts,
+        artifact=artifact.path,
+        size_bytes=artifact.size_bytes,
+        gate=state.state,
+        words=state.words,
+        fix=None if state.state == "passed" else parity_command(entry.name, profile),
+    )
+
+
+def report_table(reports: Sequence[ModelReport]) -> Table:
+    """Return reports as a table for people."""
+    table = Table("model", "task", "profile", "gate", "size", "artifact or what to do", box=None, pad_edge=False)
+    for report in reports:
+        style = "green" if report.gate == "passed" else "yellow"
+        size = f"{report.size_bytes / 1e6:,.1f} MB" if report.artifact else ""
+        last = str(report.artifact) if report.fix is None else f"{report.words}; run: {report.fix}"
+        table.add_row(report.model, report.task, report.profile, f"[{style}]{report.gate}", size, last)
+    return table

@@ -1,0 +1,164 @@
+"""From flags to a running server: bind first, ask the gate, load, serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from samevec.artifact import find_artifact
+from samevec.errors import ArtifactError, NotReadyError, ParityError
+from samevec.load import open_candidate, open_proved, state_of
+from samevec.prove import prove
+from samevec.runtime.open import open_model
+from samevec.runtime.profiles import get_profile
+from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.serve import reserve_endpoints, run_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from samevec.lock import Lock, LockedModel
+    from samevec.progress import Progress
+
+__all__ = ["ServePlan", "load_served", "serve_models"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServePlan:
+    """What ``samevec serve`` was asked to do; names are those of its flags."""
+
+    lock: Lock
+    entries: tuple[LockedModel, ...]
+    home: Path
+    profile: str = "cpu"
+    backend: Literal["onnx", "torch"] = "onnx"
+    source_dir: Path | None = None
+    prove_first: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8765
+    uds: Path | None = None
+    socket_path: Path | None = None
+    truememory: bool = False
+    api_key_file: Path | None = None
+    token_budget: int | None = None
+    max_queue: int = 8192
+    drain_s: float = 30.0
+    log_format: Literal["text", "json"] = "text"
+
+    def server_settings(self) -> ServerSettings:
+        """Return the part the server needs."""
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            uds=self.uds,
+            socket=self.socket_path,
+            truememory=self.truememory,
+            api_key_file=self.api_key_file,
+            token_budget=self.token_budget,
+            max_queue_items=self.max_queue,
+            drain_s=self.drain_s,
+            log_format=self.log_format,
+        )
+
+
+def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], None]) -> int:
+    """Serve until a signal says stop.
+
+    Parameters
+    ----------
+    plan : ServePlan
+    progress : Progress
+    say : callable
+        Takes one line for people.
+
+    Returns
+    -------
+    int
+        0 after a drained stop; 3 when the gate is not open for a model: every such model is named with its state, what
+        changed and the command that mends it.
+
+    Raises
+    ------
+    ConfigError, NotReadyError, ArtifactError, InferenceError
+        A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
+    """
+    settings = plan.server_settings()
+    endpoints = reserve_endpoints(settings)  # a busy port is found before gigabytes are read
+    served = []
+    refused = False
+    try:
+        for entry in plan.entries:
+            try:
+                served.append(load_served(entry, plan, progress))
+            except (ParityError, ArtifactError) as error:
+                say(f"samevec: not serving: {error}")
+                refused = True
+        if refused:
+            return 3
+        if not served:
+            raise NotReadyError("the lock names no model to serve")
+        return run_server(served, settings, endpoints)
+    finally:
+        endpoints.close()
+
+
+def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
+    """Load one model as it will be served.
+
+    Raises
+    ------
+    ParityError
+        The gate is not open for it.
+    """
+    if plan.backend == "torch":
+        return _load_torch(entry, plan, progress)
+    if plan.prove_first:
+        _prove_if_needed(entry, plan, progress)
+    with progress.step(f"load {entry.name}"):
+        candidate = open_proved(
+            entry,
+            tolerance=plan.lock.tolerance,
+            profile=plan.profile,
+            home=plan.home,
+            token_budget=plan.token_budget,
+        )
+    receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
+    return ServedModel(
+        model=candidate.model,
+        profile=plan.profile,
+        backend="onnx",
+        gate="passed",
+        artifact_digest=candidate.artifact.digest,
+        receipt_created_at=None if receipt is None else receipt.created_at,
+    )
+
+
+def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    artifact = find_artifact(plan.home, entry, plan.profile)
+    state = state_of(entry, artifact, get_profile(plan.profile), plan.home)
+    if state.state == "passed":
+        return
+    progress.note(f"{entry.name}: parity {state.words}; running the gate")
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, token_budget=plan.token_budget)
+    prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
+
+
+def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
+    """Load the PyTorch reference itself; it needs no receipt, since it is what receipts compare with."""
+    from samevec.export.fetch import locate_snapshot, verify_snapshot  # noqa: PLC0415
+    from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
+    from samevec.parity.torch_session import TorchSession  # noqa: PLC0415
+
+    snapshot = locate_snapshot(entry, home=plan.home, source_dir=plan.source_dir, progress=progress)
+    verify_snapshot(snapshot, entry, progress)
+    with progress.step(f"load {entry.name} in PyTorch"):
+        session = TorchSession(load_reference_model(snapshot, entry))
+    model = open_model(
+        entry,
+        session,
+        tokenizer_path=snapshot / "tokenizer.json",
+        pad_token_id=0,
+        token_budget=plan.token_budget,
+    )
+    return ServedModel(model=model, profile="torch", backend="torch", gate="reference")
