@@ -52,6 +52,7 @@ class Script:
     """What a fake model does beside computing: waits, fails, records."""
 
     gate: threading.Event | None = None
+    steps: threading.Semaphore | None = None  # every run takes one
     entered: threading.Event = field(default_factory=threading.Event)
     delay_s: float = 0.0
     broken: bool = False
@@ -83,6 +84,8 @@ class ScriptedSession(FakeSession):
             script.entered.set()
             if script.gate is not None:
                 assert script.gate.wait(20)
+            if script.steps is not None:
+                assert script.steps.acquire(timeout=20)
             if script.delay_s:
                 threading.Event().wait(script.delay_s)
         if script.broken or script.poison.intersection(rows):

@@ -128,18 +128,29 @@ def test_a_cap_holds_for_every_microbatch_with_its_rows(bench: Bench, script: Sc
 
 
 def test_interactive_rows_wait_for_one_bulk_microbatch_at_most(bench: Bench, script: Script) -> None:
-    script.delay_s = 0.01
-    bulk = bench.submit(rows_of(*[60] * 40, start=1000))
-    finished: list[int] = []
-    for i in range(12):
-        before = len(script.runs)
-        row = rows_of(5, start=100 + i)
-        bench.submit(row).result(10)
-        between = [run for run in script.runs[before:] if run[0][0] >= 1000]
-        # At most the one that was running when it came may be followed by one more that started before it was queued.
-        finished.append(len(between))
-    assert max(finished) <= 1
-    bulk.result(20)
+    script.steps = threading.Semaphore(0)
+    futures = [bench.submit(rows_of(*[60] * 5, start=1000))]
+
+    def run_of(number: int) -> str:
+        """Wait for a run to begin, and name its lane; it goes on when a step is released."""
+        wait_until(lambda: len(script.runs) > number)
+        return "bulk" if script.runs[number][0][0] >= 1000 else "small"
+
+    assert run_of(1) == "bulk"
+    futures.append(bench.submit(rows_of(5, start=100)))  # comes during a bulk microbatch
+    script.steps.release()
+    assert run_of(2) == "small"
+    futures.append(bench.submit(rows_of(5, start=200)))  # comes during one of its own lane: bulk work has its turn
+    script.steps.release()
+    assert run_of(3) == "bulk"
+    futures.append(bench.submit(rows_of(5, start=300)))
+    script.steps.release()
+    assert run_of(4) == "small"
+    assert len(script.runs[4]) == 2
+    script.steps.release(10)
+    for future in futures:
+        future.result(10)
+    assert [run_of(number) for number in range(5, 8)] == ["bulk"] * 3
 
 
 def test_bulk_work_goes_on_beside_a_stream_of_small_requests(bench: Bench, script: Script) -> None:
