@@ -277,6 +277,7 @@ async def _drain(
     """Accept nothing new, and give accepted work its time."""
     end_s = time.monotonic() + drain_s
     service.begin_drain()
+    frames.stop_accepting()
     http.should_exit = True
     try:
         await asyncio.wait_for(service.wait_drained(), drain_s)

@@ -81,12 +81,16 @@ class FrameServer:
         for sock in sockets:
             self._servers.append(await asyncio.start_server(self._on_connection, sock=sock, backlog=BACKLOG))
 
-    async def stop(self, *, timeout_s: float) -> None:
-        """Stop accepting, let requests that have begun finish for a while, then end all connections."""
+    def stop_accepting(self) -> None:
+        """Refuse new connections, and close those that ask nothing."""
         for server in self._servers:
             server.close()
         for task in list(self._idle):
             task.cancel()
+
+    async def stop(self, *, timeout_s: float) -> None:
+        """Stop accepting, let requests that have begun finish for a while, then end all connections."""
+        self.stop_accepting()
         if self._connections:
             await asyncio.wait(self._connections, timeout=timeout_s)
         for task in list(self._connections):

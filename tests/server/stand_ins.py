@@ -224,6 +224,11 @@ class FrameClient:
         return received
 
 
+def queued(url: str) -> int:
+    """Return how many items a running server has accepted and not finished."""
+    return int(httpx.get(f"{url}/info", timeout=20).json()["queue"]["items"])
+
+
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
     pause = threading.Event()
     for _ in range(int(timeout_s / 0.01)):

@@ -21,7 +21,7 @@ from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import bind_tcp, bind_unix
 from samevec.server.serve import read_api_keys, running_server
 from tests.server.live import ROOT, live, refused
-from tests.server.stand_ins import EMBEDDER, RERANKER, FrameClient, Script, embedder
+from tests.server.stand_ins import EMBEDDER, RERANKER, FrameClient, Script, embedder, queued, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +38,14 @@ def home(tmp_path: Path) -> Path:
 
 def embed(url: str, text: str = "hello") -> httpx.Response:
     return httpx.post(f"{url}/v1/embeddings", json={"input": text}, timeout=20)
+
+
+def is_open(path: Path) -> bool:
+    try:
+        with FrameClient(path):
+            return True
+    except OSError:
+        return False
 
 
 def mode(path: Path) -> int:
@@ -70,7 +78,7 @@ def test_sigterm_finishes_accepted_work(home: Path) -> None:
         answers: list[httpx.Response] = []
         thread = threading.Thread(target=lambda: answers.append(embed(server.url)))
         thread.start()
-        time.sleep(0.4)
+        wait_until(lambda: queued(server.url) == 1)
         started = time.monotonic()
         assert server.stop() == 0
         thread.join()
@@ -90,7 +98,7 @@ def test_drain_time_is_kept(home: Path) -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        time.sleep(0.4)
+        wait_until(lambda: queued(server.url) == 1)
         started = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - started < 6
@@ -103,9 +111,9 @@ def test_a_second_signal_ends_at_once(home: Path) -> None:
     with live(settings, home=home, script={"delay_s": 30.0}) as server:
         client = FrameClient(home / "s.sock")
         client.send(b'{"op": "embed", "texts": ["a"]}')
-        time.sleep(0.4)
+        wait_until(lambda: queued(server.url) == 1)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        wait_until(lambda: not is_open(home / "s.sock"))
         started = time.monotonic()
         assert server.stop() == 128 + signal.SIGTERM
         assert time.monotonic() - started < 3

@@ -29,6 +29,7 @@ from tests.server.stand_ins import (
     alone,
     embedder,
     in_process,
+    queued,
     reranker,
     scores_alone,
     wait_until,
@@ -260,14 +261,14 @@ def test_fuzzed_frames_never_hang_or_kill(path: Path) -> None:
 
 def test_a_client_that_goes_away_takes_its_work_along(tmp_path: Path) -> None:
     path, script = tmp_path / "s.sock", Script(gate=threading.Event())
-    with running_server([ServedModel(model=embedder(script))], settings(path, client_timeout_s=20)):
+    with running_server([ServedModel(model=embedder(script))], settings(path, client_timeout_s=20)) as endpoints:
         with FrameClient(path) as first, FrameClient(path) as gone:
             first.send(b'{"op": "embed", "texts": ["a"]}')
             assert script.entered.wait(10)
             gone.send(json.dumps({"op": "embed", "texts": [f"{i}" * 900 for i in range(5)]}).encode())
-            time.sleep(0.3)
+            wait_until(lambda: queued(endpoints.url) == 6)
             gone.sock.close()
-            time.sleep(0.6)
+            wait_until(lambda: queued(endpoints.url) == 1)
             assert script.gate is not None
             script.gate.set()
             assert first.receive()["ok"] is True
