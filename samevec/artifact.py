@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from samevec.commands import Commands
 from samevec.digest import canonical_json, sha256_file
 from samevec.errors import ArtifactCorruptError, ArtifactMissingError
 
@@ -37,7 +38,6 @@ __all__ = [
     "Manifest",
     "TokenizerInfo",
     "artifact_directory_name",
-    "export_command",
     "find_artifact",
     "list_artifacts",
     "read_artifact",
@@ -215,12 +215,7 @@ def list_artifacts(home: Path) -> list[Artifact]:
     return [artifact for _, _, artifact in sorted(found, key=lambda item: item[:2])]
 
 
-def export_command(model: str, profile: str) -> str:
-    """Return the command that exports a model under a profile."""
-    return f"samevec export --model {model} --profile {profile}"
-
-
-def find_artifact(home: Path, entry: LockedModel, profile: str) -> Artifact:
+def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Commands | None = None) -> Artifact:
     """Return the newest artifact made from a lock entry under a profile.
 
     Parameters
@@ -228,6 +223,8 @@ def find_artifact(home: Path, entry: LockedModel, profile: str) -> Artifact:
     home : Path
     entry : LockedModel
     profile : str
+    commands : Commands, optional
+        Writes the command that mends it; one that names only the home when not given.
 
     Raises
     ------
@@ -239,13 +236,20 @@ def find_artifact(home: Path, entry: LockedModel, profile: str) -> Artifact:
         if artifact.manifest.lock_entry_digest == entry.digest:
             return artifact
     reason = "the lock entry has changed since the export" if candidates else f"nothing exported under {home}"
-    raise ArtifactMissingError(entry.name, profile, reason=reason, fix=export_command(entry.name, profile))
+    fix = (commands or Commands(home=home)).export(entry.name, profile, source=entry.source)
+    raise ArtifactMissingError(entry.name, profile, reason=reason, fix=fix)
 
 
-def verify_artifact(artifact: Artifact) -> None:
+def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:
     """Recompute every digest of an artifact.
 
     Always reads every byte: a change that keeps size and time stamp is noticed too.
+
+    Parameters
+    ----------
+    artifact : Artifact
+    fix : str, optional
+        The command that makes it anew, for the message.
 
     Raises
     ------
@@ -255,20 +259,20 @@ def verify_artifact(artifact: Artifact) -> None:
     names = sorted(artifact.manifest.files)
     # hashlib releases the interpreter lock: files are hashed side by side.
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for problem in pool.map(lambda name: _file_problem(artifact, name), names):
+        for name, problem in zip(names, pool.map(lambda name: _file_problem(artifact, name), names), strict=True):
             if problem is not None:
-                raise problem
+                raise ArtifactCorruptError(artifact.path / name, problem, fix=fix)
 
 
-def _file_problem(artifact: Artifact, name: str) -> ArtifactCorruptError | None:
+def _file_problem(artifact: Artifact, name: str) -> str | None:
     path, pinned = artifact.path / name, artifact.manifest.files[name]
     try:
         size_bytes = path.stat().st_size
         if size_bytes != pinned.size_bytes:
-            return ArtifactCorruptError(path, f"{size_bytes} bytes long, the manifest says {pinned.size_bytes}")
+            return f"{size_bytes} bytes long, the manifest says {pinned.size_bytes}"
         found = sha256_file(path)
     except OSError as error:
-        return ArtifactCorruptError(path, f"cannot be read ({error.strerror})")
+        return f"cannot be read ({error.strerror})"
     if found != pinned.sha256:
-        return ArtifactCorruptError(path, f"sha256 is {found}, the manifest says {pinned.sha256}")
+        return f"sha256 is {found}, the manifest says {pinned.sha256}"
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,8 @@ import orjson
 from rich.console import Console
 
 from samevec._version import __version__
-from samevec.errors import ConfigError, LockError, SamevecError, exit_code
+from samevec.commands import Commands
+from samevec.errors import ConfigError, SamevecError, exit_code
 from samevec.lock import load_lock
 from samevec.runtime.profiles import PROFILES
 from samevec.settings import ENV_PREFIX, debug_requested, default_home
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import Lock, LockedModel
     from samevec.parity.verdict import Verdict
+    from samevec.progress import Progress
 
 __all__ = ["cli", "main"]
 
@@ -31,6 +34,8 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 #: Everything that is not a result goes here, so that standard output can be piped.
 _err = Console(stderr=True)
+
+_PIPE_WIDTH = 1000
 
 
 def option(name: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
@@ -42,25 +47,41 @@ def option(name: str, *names: str, **settings: Any) -> Callable[[_F], _F]:
 
 def _lock_option(function: _F) -> _F:
     help_text = "Lock file; `toy` for the built-in toy pair. Default: the packaged models.lock."
-    return option("--lock", "lock_ref", metavar="FILE|toy", help=help_text)(function)
+    return option("--lock", "lock_ref", metavar="FILE|toy", callback=_expanded, help=help_text)(function)
+
+
+def _expanded(_context: click.Context, _parameter: click.Parameter, lock_ref: str | None) -> str | None:
+    return lock_ref if lock_ref in (None, "toy") else str(Path(lock_ref).expanduser())
+
+
+class _PathType(click.Path):
+    """A path as a shell would have understood it: one from a variable may still begin with ``~``."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(Path(value).expanduser(), param, ctx)
 
 
 def _home_option(function: _F) -> _F:
     help_text = "Where artifacts are kept. Default: the platform's user data folder."
-    return option("--home", type=click.Path(path_type=Path, file_okay=False), help=help_text)(function)
+    return option("--home", type=_PathType(file_okay=False), metavar="DIR", help=help_text)(function)
 
 
 def _model_option(function: _F) -> _F:
-    return option("--model", "models", multiple=True, metavar="NAME", help="Model of the lock; all when not given.")(function)
+    help_text = "Model of the lock, may be repeated; all when not given."
+    return option("--model", "models", multiple=True, metavar="NAME", help=help_text)(function)
 
 
 def _profile_option(function: _F) -> _F:
-    return option("--profile", type=click.Choice(sorted(PROFILES)), default="cpu", help="How to run the model.")(function)
+    kind = click.Choice(sorted(PROFILES))
+    return option("--profile", type=kind, default="cpu", help="How to run the model.")(function)
 
 
 def _from_option(function: _F) -> _F:
     help_text = "Folder with the pinned files (DIR/NAME/ or DIR itself) instead of the hub; symlinks are followed."
-    kind = click.Path(path_type=Path, file_okay=False, exists=True)
+    kind = _PathType(file_okay=False, exists=True)
     return option("--from", "source_dir", type=kind, metavar="DIR", help=help_text)(function)
 
 
@@ -101,9 +122,54 @@ def _show_verdict(verdict: Verdict) -> None:
 def cli() -> None:
     """Serve pinned embedding and reranking models as ONNX, proved equal to PyTorch on this machine.
 
-    \b
     Exit codes: 0 ok; 1 parity failed; 2 usage, lock, source files or input; 3 not ready, or the environment.
     """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    """What the commands that work on models of a lock have in common; names are those of the flags."""
+
+    models: Sequence[str] = ()
+    profile: str = "cpu"
+    lock_ref: str | None = None
+    home: Path | None = None
+    source_dir: Path | None = None
+    as_json: bool = False
+
+    @property
+    def home_path(self) -> Path:
+        return self.home or default_home()
+
+    @property
+    def commands(self) -> Commands:
+        return Commands(lock=self.lock_ref, home=self.home_path, source_dir=self.source_dir)
+
+    def prove_all(self, *, export_first: bool) -> int:
+        """Export if asked, run the gate, and show what it found, model by model."""
+        from samevec.load import open_candidate  # noqa: PLC0415  onnxruntime
+        from samevec.prove import prove  # noqa: PLC0415
+
+        lock, progress = load_lock(self.lock_ref), make_progress(_err)
+        verdicts = []
+        for entry in _entries(lock, self.models):
+            if export_first:
+                self._export(entry, lock, progress)
+            candidate = open_candidate(entry, profile=self.profile, home=self.home_path, commands=self.commands)
+            verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
+            if not self.as_json:
+                _show_verdict(verdicts[-1])
+        if self.as_json:
+            _print_json([verdict.to_dict() for verdict in verdicts])
+        return 0 if all(verdict.passed for verdict in verdicts) else 1
+
+    def _export(self, entry: LockedModel, lock: Lock, progress: Progress) -> None:
+        from samevec.export.pipeline import export_model  # noqa: PLC0415  only exports need it
+
+        artifact = export_model(
+            entry, lock, profile=self.profile, home=self.home_path, source_dir=self.source_dir, progress=progress
+        )
+        _say(f"artifact {artifact.path}")
 
 
 @cli.command()
@@ -113,38 +179,13 @@ def cli() -> None:
 @_from_option
 @_home_option
 @_json_option
-def export(
-    models: Sequence[str],
-    profile: str,
-    lock_ref: str | None,
-    source_dir: Path | None,
-    home: Path | None,
-    as_json: bool,
-) -> int:
+def export(**flags: Any) -> int:
     """Turn pinned checkpoints into ONNX and prove them on this machine.
 
     Fetches (or takes from --from) and verifies every pinned file, captures the PyTorch reference, exports, compares the
     graph with PyTorch at many shapes, publishes the artifact and runs the parity gate.
     """
-    from samevec.export.pipeline import export_model  # noqa: PLC0415
-    from samevec.load import open_candidate  # noqa: PLC0415
-    from samevec.prove import prove  # noqa: PLC0415
-
-    lock, home = load_lock(lock_ref), home or default_home()
-    progress = make_progress(_err)
-    verdicts = []
-    for entry in _entries(lock, models):
-        artifact = export_model(
-            entry, lock, profile=profile, home=home, source_dir=source_dir, progress=progress
-        )
-        _say(f"artifact {artifact.path}")
-        candidate = open_candidate(entry, profile=profile, home=home)
-        verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
-        if not as_json:
-            _show_verdict(verdicts[-1])
-    if as_json:
-        _print_json([verdict.to_dict() for verdict in verdicts])
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
+    return _Request(**flags).prove_all(export_first=True)
 
 
 @cli.command()
@@ -153,25 +194,12 @@ def export(
 @_lock_option
 @_home_option
 @_json_option
-def parity(models: Sequence[str], profile: str, lock_ref: str | None, home: Path | None, as_json: bool) -> int:
+def parity(**flags: Any) -> int:
     """Compare exported models with their PyTorch reference on this machine and write receipts.
 
     Needs no torch: the reference travels with the artifact.
     """
-    from samevec.load import open_candidate  # noqa: PLC0415
-    from samevec.prove import prove  # noqa: PLC0415
-
-    lock, home = load_lock(lock_ref), home or default_home()
-    progress = make_progress(_err)
-    verdicts = []
-    for entry in _entries(lock, models):
-        candidate = open_candidate(entry, profile=profile, home=home)
-        verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
-        if not as_json:
-            _show_verdict(verdicts[-1])
-    if as_json:
-        _print_json([verdict.to_dict() for verdict in verdicts])
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
+    return _Request(**flags).prove_all(export_first=False)
 
 
 @cli.command()
@@ -183,10 +211,10 @@ def parity(models: Sequence[str], profile: str, lock_ref: str | None, home: Path
 @_from_option
 @option("--host", default="127.0.0.1", help="TCP address.")
 @option("--port", type=int, default=8765, help="TCP port; 0 takes a free one.")
-@option("--uds", type=click.Path(path_type=Path), help="HTTP on this Unix socket (owner only) instead of TCP.")
-@option("--socket", "socket_path", type=click.Path(path_type=Path), help="The framed protocol on this Unix socket.")
+@option("--uds", type=_PathType(), help="HTTP on this Unix socket (owner only) instead of TCP.")
+@option("--socket", "socket_path", type=_PathType(), help="The framed protocol on this Unix socket.")
 @option("--truememory", is_flag=True, help="The framed protocol where TrueMemory's client looks for it.")
-@option("--api-key-file", type=click.Path(path_type=Path), help="Bearer keys, one a line.")
+@option("--api-key-file", type=_PathType(), help="Bearer keys, one a line.")
 @option("--token-budget", type=click.IntRange(min=1), help="Padded tokens of one microbatch.  [default: 4096]")
 @option("--max-queue", type=click.IntRange(min=1), default=8192, help="Most texts or pairs accepted and unfinished.")
 @option("--drain-s", type=click.FloatRange(min=0), default=30.0, help="Seconds for accepted work after SIGTERM.")
@@ -196,8 +224,9 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
     """Serve exported models over HTTP and Unix sockets; refuses what was not proved here (exit 3)."""
     from samevec.serving import ServePlan, serve_models  # noqa: PLC0415
 
-    lock = load_lock(lock_ref)
-    plan = ServePlan(lock=lock, entries=tuple(_entries(lock, models)), home=home or default_home(), **flags)
+    lock, home = load_lock(lock_ref), home or default_home()
+    commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
+    plan = ServePlan(lock=lock, entries=tuple(_entries(lock, models)), home=home, commands=commands, **flags)
     return serve_models(plan, progress=make_progress(_err), say=_say)
 
 
@@ -206,20 +235,26 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
 @_lock_option
 @_home_option
 @_json_option
-def status(profile: str, lock_ref: str | None, home: Path | None, as_json: bool) -> int:
+def status(**flags: Any) -> int:
     """Show artifacts, receipts and sizes, and what would be served."""
-    from samevec.report import model_reports, report_table  # noqa: PLC0415
+    from samevec.report import model_reports, report_lines, report_table  # noqa: PLC0415
 
-    reports = model_reports(load_lock(lock_ref), profile=profile, home=home or default_home())
-    if as_json:
+    request = _Request(**flags)
+    reports = model_reports(
+        load_lock(request.lock_ref), profile=request.profile, home=request.home_path, commands=request.commands
+    )
+    if request.as_json:
         _print_json([report.to_dict() for report in reports])
-    else:
-        Console(soft_wrap=True).print(report_table(reports))
+        return 0
+    console = Console()
+    # Columns are never cut where a program reads them.
+    console.print(report_table(reports), width=console.width if console.is_terminal else _PIPE_WIDTH)
+    click.echo("\n".join(["", *report_lines(reports)]))
     return 0
 
 
 @cli.command()
-@option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the artifacts here afterwards.")
+@option("--keep", type=_PathType(file_okay=False), metavar="DIR", help="Keep the artifacts here afterwards.")
 def demo(keep: Path | None) -> int:
     """Export, prove and serve the built-in toy pair, with three real requests. Needs no download."""
     from samevec.demo import run_demo  # noqa: PLC0415
@@ -233,10 +268,10 @@ def lock_group() -> None:
 
 
 @lock_group.command("check")
-@click.argument("lock_ref", metavar="[FILE|toy]", required=False, envvar=f"{ENV_PREFIX}_LOCK")
+@click.argument("lock_ref", metavar="[FILE|toy]", required=False, envvar=f"{ENV_PREFIX}_LOCK", callback=_expanded)
 @_json_option
 def lock_check(lock_ref: str | None, as_json: bool) -> int:
-    """Validate a lock; the packaged models.lock when none is given."""
+    """Validate a lock: the one named here or in SAMEVEC_LOCK, else the packaged models.lock."""
     lock = load_lock(lock_ref)
     if as_json:
         _print_json({"lock": lock.origin, "valid": True, "models": {m.name: m.digest for m in lock.models}})
@@ -249,7 +284,7 @@ def lock_check(lock_ref: str | None, as_json: bool) -> int:
 
 @lock_group.command("update")
 @click.argument("name")
-@click.option("--revision", required=True, metavar="SHA", help="40 hex digits of a commit; names such as main are refused.")
+@option("--revision", required=True, metavar="SHA", help="40 hex digits of a commit; names such as main are refused.")
 @_lock_option
 def lock_update(name: str, revision: str, lock_ref: str | None) -> int:
     """Pin model NAME at another revision: the only command that writes a lock."""
@@ -294,24 +329,29 @@ def _guarded(run: Callable[[], Any]) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except SamevecError as error:
-        return _complain(str(error), exit_code(error))
-    except OSError as error:
+    except Exception as error:
         if debug_requested():
-            raise
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return _complain(f"{'no space left on the disk: ' if full else ''}{error}", 3)
-    except Exception as error:  # a fault of ours: said in one line, with the way to see all of it
-        if debug_requested():
-            raise
-        return _complain(f"internal error: {type(error).__name__}: {error} (SAMEVEC_DEBUG=1 shows the traceback)", 3)
+            _err.print_exception()
+        code, message = _outcome(error)
+        _say(f"samevec: {message}")
+        return code
 
 
-def _complain(message: str, code: int) -> int:
-    if debug_requested() and sys.exc_info()[0] is not None and not isinstance(sys.exc_info()[1], LockError):
-        _err.print_exception()
-    _say(f"samevec: {message}")
-    return code
+def _outcome(error: Exception) -> tuple[int, str]:
+    """Return the exit code and the one line for whatever ended a command."""
+    if isinstance(error, SamevecError):
+        # A full disk is the machine's fault, whichever step met it.
+        return 3 if _is_full_disk(error.__cause__) else exit_code(error), str(error)
+    if _is_full_disk(error):
+        return 3, f"the disk is full, or a limit on file sizes was met: {error}"
+    if isinstance(error, OSError):
+        return 3, str(error)
+    # A fault of ours: said in one line, with the way to see all of it.
+    return 3, f"internal error: {type(error).__name__}: {error} (SAMEVEC_DEBUG=1 shows the traceback)"
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@
         ReceiptMissingError       parity was never run here
         StaleReceiptError         something the receipt was bound to has changed
 
-Each class carries what it knows as attributes and a message that says what to do next. Two tables map classes to numbers:
-:data:`EXIT_CODES` here for processes, and ``samevec.server.status`` for HTTP.
+Each class carries what it knows as attributes and a message that says what to do next. Two tables map classes to
+numbers: :data:`EXIT_CODES` here for processes, and ``samevec.server.status`` for HTTP.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class LockVersionError(LockError):
         self.supported = supported
         self.origin = origin
         super().__init__(
-            f"{origin}: lock_version: {found!r} is not supported, this samevec reads {supported}; install the matching samevec"
+            f"{origin}: lock_version: {found!r} is not supported, this samevec reads {supported};"
+            " install the matching samevec"
         )
 
 
@@ -152,7 +153,8 @@ class DigestMismatchError(SourceError):
         self.expected = str(expected)
         self.found = str(found)
         super().__init__(
-            f"{path}: {kind} is {found}, the lock pins {expected}; the file is truncated, changed or of another revision: fetch it again"
+            f"{path}: {kind} is {found}, the lock pins {expected};"
+            " the file is truncated, changed or of another revision: fetch it again"
         )
 
 
@@ -161,22 +163,38 @@ class ArtifactError(SamevecError):
 
 
 class ArtifactMissingError(ArtifactError):
-    """Nothing usable has been exported for this model and profile."""
+    """Nothing usable has been exported for this model and profile.
+
+    Attributes
+    ----------
+    reason : str
+    fix : str
+        The one command that mends it.
+    """
 
     def __init__(self, model: str, profile: str, *, reason: str, fix: str) -> None:
         self.model = model
         self.profile = profile
+        self.reason = reason
         self.fix = fix
         super().__init__(f"{model} ({profile}): {reason}; run: {fix}")
 
 
 class ArtifactCorruptError(ArtifactError):
-    """A file of an artifact is missing or has changed since it was published."""
+    """A file of an artifact is missing or has changed since it was published.
 
-    def __init__(self, path: Path, problem: str) -> None:
+    Attributes
+    ----------
+    fix : str or None
+        The command that puts an intact one in its place, where it is known.
+    """
+
+    def __init__(self, path: Path, problem: str, *, fix: str | None = None) -> None:
         self.path = path
         self.problem = problem
-        super().__init__(f"{path}: {problem}; remove the directory and export again")
+        self.fix = fix
+        advice = "remove the directory and export again" if fix is None else f"run: {fix}"
+        super().__init__(f"{path}: {problem}; {advice}")
 
 
 class ExportError(SamevecError):
@@ -310,7 +328,9 @@ class NonFiniteOutputError(InferenceError):
     def __init__(self, indices: Sequence[int], *, what: str = "not finite") -> None:
         self.indices = tuple(indices)
         shown = ", ".join(str(i) for i in self.indices[:5])
-        super().__init__(f"the output for item {shown} is {what}; it was withheld. Run `samevec parity` on this machine")
+        super().__init__(
+            f"the output for item {shown} is {what}; it was withheld. Run `samevec parity` on this machine"
+        )
 
 
 class ParityError(SamevecError):

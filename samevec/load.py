@@ -6,10 +6,12 @@ This is where lock, artifact, receipt and session meet; the gate stands here and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samevec._version import __version__
 from samevec.artifact import Artifact, find_artifact, verify_artifact
+from samevec.commands import Commands
 from samevec.errors import ConfigError
 from samevec.lock import load_lock
 from samevec.machine import cpu_name
@@ -25,9 +27,8 @@ from samevec.runtime.session import OnnxSession, onnxruntime_version
 from samevec.settings import default_home, default_token_budget
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from samevec.lock import LockedModel, Tolerance
+    from samevec.parity.reference_file import Reference
     from samevec.runtime.profiles import Profile
 
 __all__ = [
@@ -37,8 +38,9 @@ __all__ = [
     "load_reranker",
     "open_candidate",
     "open_proved",
-    "parity_command",
     "receipt_directories",
+    "reference_of",
+    "require_open_gate",
     "state_of",
 ]
 
@@ -54,6 +56,8 @@ class Candidate:
     artifact : Artifact
     profile : Profile
     home : Path
+    commands : Commands
+        Writes what messages tell people to run.
     """
 
     model: Embedder | Reranker
@@ -61,6 +65,12 @@ class Candidate:
     artifact: Artifact
     profile: Profile
     home: Path
+    commands: Commands
+
+    @property
+    def export_command(self) -> str:
+        """The command that exports this model again."""
+        return self.commands.export(self.entry.name, self.profile.name, source=self.entry.source)
 
 
 def open_candidate(
@@ -68,6 +78,7 @@ def open_candidate(
     *,
     profile: str,
     home: Path,
+    commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
 ) -> Candidate:
@@ -78,6 +89,8 @@ def open_candidate(
     entry : LockedModel
     profile : str
     home : Path
+    commands : Commands, optional
+        For messages; commands that name only the home when not given.
     token_budget : int, optional
         Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else 4,096.
     n_threads : int, optional
@@ -89,8 +102,9 @@ def open_candidate(
         No such profile; nothing exported, or damaged; cannot be loaded here.
     """
     settings = get_profile(profile)
-    artifact = find_artifact(home, entry, profile)
-    verify_artifact(artifact)
+    commands = commands or Commands(home=home)
+    artifact = find_artifact(home, entry, profile, commands=commands)
+    verify_artifact(artifact, fix=commands.export(entry.name, profile, source=entry.source))
     session = OnnxSession(artifact.graph_path, settings, n_threads=n_threads)
     model = open_model(
         entry,
@@ -102,7 +116,7 @@ def open_candidate(
         width=artifact.manifest.graph.width,
         token_budget=token_budget or default_token_budget(),
     )
-    return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home)
+    return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
 
 
 def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Binding:
@@ -152,6 +166,7 @@ def open_proved(
     tolerance: Tolerance,
     profile: str,
     home: Path,
+    commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
 ) -> Candidate:
@@ -162,7 +177,7 @@ def open_proved(
     entry : LockedModel
     tolerance : Tolerance
         For the probe: a few rows compared with the reference at every start.
-    profile, home, token_budget, n_threads
+    profile, home, commands, token_budget, n_threads
         As for :func:`open_candidate`.
 
     Raises
@@ -172,32 +187,54 @@ def open_proved(
     ConfigError, ArtifactError, InferenceError
         As :func:`open_candidate`.
     """
-    settings = get_profile(profile)
-    fix = parity_command(entry.name, profile)
-    # Asked before anything is loaded, so that a refusal takes no time.
-    artifact = find_artifact(home, entry, profile)
-    require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
-    candidate = open_candidate(entry, profile=profile, home=home, token_budget=token_budget, n_threads=n_threads)
-    require_probe(candidate.model, read_reference(candidate.artifact.reference_path), tolerance=tolerance, fix=fix)
+    commands = commands or Commands(home=home)
+    require_open_gate(entry, profile=profile, home=home, commands=commands)
+    candidate = open_candidate(
+        entry, profile=profile, home=home, commands=commands, token_budget=token_budget, n_threads=n_threads
+    )
+    fix = commands.parity(entry.name, profile)
+    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)
     return candidate
 
 
-def parity_command(model: str, profile: str) -> str:
-    """Return the command that runs the gate for a model under a profile."""
-    return f"samevec parity --model {model} --profile {profile}"
+def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands: Commands) -> None:
+    """Refuse a model whose parity has not passed here; loads nothing, so that a refusal takes no time.
+
+    Raises
+    ------
+    ParityError, ArtifactMissingError
+        With the command that mends it.
+    """
+    settings = get_profile(profile)
+    artifact = find_artifact(home, entry, profile, commands=commands)
+    fix = commands.parity(entry.name, profile)
+    require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
 
 
-def _load(name: str, task: str, profile: str, home: Path | None, lock: str | Path | None) -> Embedder | Reranker:
+def reference_of(candidate: Candidate) -> Reference:
+    """Read what PyTorch gave for the built-in cases.
+
+    Raises
+    ------
+    ReferenceMissingError
+        It is not there or not readable; the message has the command that makes it.
+    """
+    return read_reference(candidate.artifact.reference_path, fix=candidate.export_command)
+
+
+def _load(name: str, task: str, profile: str, home: str | Path | None, lock: str | Path | None) -> Embedder | Reranker:
     loaded = load_lock(lock)
     entry = loaded.model(name)
     if entry.task != task:
         kinds = {"embed": "an embedding model", "rerank": "a reranking model"}
         raise ConfigError(f"{name} is {kinds[entry.task]}, {kinds[task]} is needed")
-    return open_proved(entry, tolerance=loaded.tolerance, profile=profile, home=home or default_home()).model
+    home = default_home() if home is None else Path(home)
+    commands = Commands(lock=lock, home=home)
+    return open_proved(entry, tolerance=loaded.tolerance, profile=profile, home=home, commands=commands).model
 
 
 def load_embedder(
-    name: str, *, profile: str = "cpu", home: Path | None = None, lock: str | Path | None = None
+    name: str, *, profile: str = "cpu", home: str | Path | None = None, lock: str | Path | None = None
 ) -> Embedder:
     """Load an exported embedding model whose parity was proved on this machine.
 
@@ -207,7 +244,7 @@ def load_embedder(
         Its name in the lock, such as ``"qwen3-embedding-0.6b"``.
     profile : str
         How to run it.
-    home : Path, optional
+    home : str or Path, optional
         Where artifacts are; ``$SAMEVEC_HOME``, else the platform's user data folder.
     lock : str or Path, optional
         A lock file; ``"toy"`` for the built-in toy pair; the packaged ``models.lock`` when not given.
@@ -233,7 +270,7 @@ def load_embedder(
 
 
 def load_reranker(
-    name: str, *, profile: str = "cpu", home: Path | None = None, lock: str | Path | None = None
+    name: str, *, profile: str = "cpu", home: str | Path | None = None, lock: str | Path | None = None
 ) -> Reranker:
     """Load an exported reranking model whose parity was proved on this machine; see :func:`load_embedder`."""
     model = _load(name, "rerank", profile, home, lock)

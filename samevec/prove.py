@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from samevec.load import binding_of, receipt_directories
+from samevec.load import binding_of, receipt_directories, reference_of
 from samevec.parity.gate import run_gate
 from samevec.parity.receipt import write_receipt
-from samevec.parity.reference_file import read_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +51,15 @@ def prove(
     ReferenceMissingError
         The artifact has no reference for the built-in cases of this samevec.
     """
-    reference = read_reference(candidate.artifact.reference_path)
-    verdict = run_gate(candidate.model, reference, tolerance=tolerance, profile=candidate.profile, progress=progress)
+    reference = reference_of(candidate)
+    verdict = run_gate(
+        candidate.model,
+        reference,
+        tolerance=tolerance,
+        profile=candidate.profile,
+        progress=progress,
+        fix=candidate.export_command,
+    )
     binding = binding_of(candidate.entry, candidate.artifact, candidate.profile)
     receipt = verdict.to_receipt(binding, created_at=now().isoformat(timespec="seconds"))
     write_receipt(receipt_directories(candidate.artifact, candidate.home), receipt)

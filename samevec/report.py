@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from samevec.artifact import find_artifact
-from samevec.errors import ArtifactError
-from samevec.load import parity_command, state_of
+from samevec.errors import ArtifactMissingError
+from samevec.load import state_of
 from samevec.runtime.profiles import get_profile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from samevec.commands import Commands
     from samevec.lock import Lock, LockedModel
 
-__all__ = ["ModelReport", "model_reports", "report_table"]
+__all__ = ["ModelReport", "model_reports", "report_lines", "report_table"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class ModelReport:
         return record
 
 
-def model_reports(lock: Lock, *, profile: str, home: Path) -> list[ModelReport]:
+def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -> list[ModelReport]:
     """Return a report for every model of a lock.
 
     Parameters
@@ -65,22 +67,23 @@ def model_reports(lock: Lock, *, profile: str, home: Path) -> list[ModelReport]:
     lock : Lock
     profile : str
     home : Path
+    commands : Commands
+        Writes the commands that make models servable.
 
     Returns
     -------
     list of ModelReport
         In the lock's order. File digests are recomputed when a model is loaded, not here.
     """
-    return [_report(entry, profile, home) for entry in lock.models]
+    return [_report(entry, profile, home, commands) for entry in lock.models]
 
 
-def _report(entry: LockedModel, profile: str, home: Path) -> ModelReport:
+def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) -> ModelReport:
     facts = {"model": entry.name, "task": entry.task, "profile": profile, "revision": entry.revision}
     try:
-        artifact = find_artifact(home, entry, profile)
-    except ArtifactError as error:
-        fix = getattr(error, "fix", None)
-        return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=str(error), fix=fix)
+        artifact = find_artifact(home, entry, profile, commands=commands)
+    except ArtifactMissingError as error:
+        return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=error.reason, fix=error.fix)
     state = state_of(entry, artifact, get_profile(profile), home)
     return ModelReport(
         **facts,
@@ -88,16 +91,26 @@ def _report(entry: LockedModel, profile: str, home: Path) -> ModelReport:
         size_bytes=artifact.size_bytes,
         gate=state.state,
         words=state.words,
-        fix=None if state.state == "passed" else parity_command(entry.name, profile),
+        fix=None if state.state == "passed" else commands.parity(entry.name, profile),
     )
 
 
 def report_table(reports: Sequence[ModelReport]) -> Table:
-    """Return reports as a table for people."""
-    table = Table("model", "task", "profile", "gate", "size", "artifact or what to do", box=None, pad_edge=False)
+    """Return the short facts as a table for people; what is long is in :func:`report_lines`."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "task", "profile", "gate", "size"):
+        table.add_column(heading, no_wrap=True, overflow="fold")
     for report in reports:
         style = "green" if report.gate == "passed" else "yellow"
         size = f"{report.size_bytes / 1e6:,.1f} MB" if report.artifact else ""
-        last = str(report.artifact) if report.fix is None else f"{report.words}; run: {report.fix}"
-        table.add_row(report.model, report.task, report.profile, f"[{style}]{report.gate}", size, last)
+        table.add_row(report.model, report.task, report.profile, Text(report.gate, style), size)
     return table
+
+
+def report_lines(reports: Sequence[ModelReport]) -> list[str]:
+    """Return where each artifact is, or what is wrong and the command to run, on lines that can be copied whole."""
+    lines = []
+    for report in reports:
+        lines.append(f"{report.model}: {report.words if report.fix else report.artifact}")
+        lines += [f"  run: {report.fix}"] if report.fix else []
+    return lines

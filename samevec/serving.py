@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactError, NotReadyError, ParityError
-from samevec.load import open_candidate, open_proved, state_of
+from samevec.load import open_candidate, open_proved, require_open_gate, state_of
 from samevec.prove import prove
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from samevec.commands import Commands
     from samevec.lock import Lock, LockedModel
     from samevec.progress import Progress
 
@@ -31,6 +33,7 @@ class ServePlan:
     lock: Lock
     entries: tuple[LockedModel, ...]
     home: Path
+    commands: Commands
     profile: str = "cpu"
     backend: Literal["onnx", "torch"] = "onnx"
     source_dir: Path | None = None
@@ -85,22 +88,40 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     """
     settings = plan.server_settings()
     endpoints = reserve_endpoints(settings)  # a busy port is found before gigabytes are read
-    served = []
-    refused = False
     try:
-        for entry in plan.entries:
-            try:
-                served.append(load_served(entry, plan, progress))
-            except (ParityError, ArtifactError) as error:
-                say(f"samevec: not serving: {error}")
-                refused = True
-        if refused:
-            return 3
-        if not served:
+        if not plan.entries:
             raise NotReadyError("the lock names no model to serve")
-        return run_server(served, settings, endpoints)
+        # All gates are asked before the first model is loaded, and every closed one is named.
+        refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
+        served: list[ServedModel] = []
+        if not any(refusals):
+            refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
+        for refusal in filter(None, refusals):
+            say(f"samevec: not serving: {refusal}")
+        return 3 if any(refusals) else run_server(served, settings, endpoints)
     finally:
         endpoints.close()
+
+
+def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
+    """Return why a model is not served; None when nothing speaks against it."""
+    try:
+        step()
+    except (ParityError, ArtifactError) as error:
+        return error
+    return None
+
+
+def _load_into(served: list[ServedModel], entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    served.append(load_served(entry, plan, progress))
+
+
+def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    if plan.backend == "torch":
+        return  # the reference needs no receipt: it is what receipts compare with
+    if plan.prove_first:
+        _prove_if_needed(entry, plan, progress)
+    require_open_gate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
 
 
 def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
@@ -108,19 +129,18 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
 
     Raises
     ------
-    ParityError
-        The gate is not open for it.
+    ParityError, ArtifactError
+        The gate is not open for it, or its files have changed.
     """
     if plan.backend == "torch":
         return _load_torch(entry, plan, progress)
-    if plan.prove_first:
-        _prove_if_needed(entry, plan, progress)
     with progress.step(f"load {entry.name}"):
         candidate = open_proved(
             entry,
             tolerance=plan.lock.tolerance,
             profile=plan.profile,
             home=plan.home,
+            commands=plan.commands,
             token_budget=plan.token_budget,
         )
     receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
@@ -135,17 +155,19 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
 
 
 def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
-    artifact = find_artifact(plan.home, entry, plan.profile)
+    artifact = find_artifact(plan.home, entry, plan.profile, commands=plan.commands)
     state = state_of(entry, artifact, get_profile(plan.profile), plan.home)
     if state.state == "passed":
         return
     progress.note(f"{entry.name}: parity {state.words}; running the gate")
-    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, token_budget=plan.token_budget)
+    candidate = open_candidate(
+        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
+    )
     prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
 
 
 def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
-    """Load the PyTorch reference itself; it needs no receipt, since it is what receipts compare with."""
+    """Load the PyTorch reference itself."""
     from samevec.export.fetch import locate_snapshot, verify_snapshot  # noqa: PLC0415
     from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
     from samevec.parity.torch_session import TorchSession  # noqa: PLC0415

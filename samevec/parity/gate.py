@@ -57,6 +57,7 @@ def run_gate(
     case_set: CaseSet | None = None,
     repeats: int = REPEATS,
     progress: Progress | None = None,
+    fix: str | None = None,
 ) -> Verdict:
     """Compare a candidate with the reference.
 
@@ -73,6 +74,8 @@ def run_gate(
         The built-in one if not given.
     repeats : int
     progress : Progress, optional
+    fix : str, optional
+        The command that captures the reference anew, for the message.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def run_gate(
     """
     started_s = time.monotonic()
     cases = builtin_cases(model.entry.task, prompts=model.entry.prompts) if case_set is None else case_set
-    _require_same_subject(model, reference, cases)
+    _require_same_subject(model, reference, cases, fix or f"samevec export --model {model.name}")
     gate = _Gate(model, reference, cases, tolerance, profile, repeats)
     id_cells, rows = gate.compare_tokens()
     value_cells: list[Cell] = []
@@ -116,8 +119,7 @@ def run_gate(
     )
 
 
-def _require_same_subject(model: Embedder | Reranker, reference: Reference, cases: CaseSet) -> None:
-    fix = f"samevec export --model {model.name}"
+def _require_same_subject(model: Embedder | Reranker, reference: Reference, cases: CaseSet, fix: str) -> None:
     if reference.lock_entry_digest != model.entry.digest:
         raise ReferenceMissingError(f"{model.name}: the reference was captured for another lock entry", fix=fix)
     if reference.case_set_digest != cases.digest or len(reference) != len(cases):

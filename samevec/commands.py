@@ -1,0 +1,59 @@
+"""The command lines that messages tell people to run: complete, so that a pasted one works."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from samevec.settings import default_home
+
+__all__ = ["Commands"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commands:
+    """Writes commands that mean the same models, wherever they are pasted.
+
+    Attributes
+    ----------
+    lock : str, Path or None
+        As it was named: None for the packaged lock, ``"toy"``, or a file.
+    home : Path or None
+        Where artifacts are; left out of commands where it is what they would take by themselves.
+    source_dir : Path or None
+        Folder of checkpoint files, for exports.
+    """
+
+    lock: str | Path | None = None
+    home: Path | None = None
+    source_dir: Path | None = None
+
+    def export(self, model: str, profile: str, *, source: str = "") -> str:
+        """Return the command that exports a model and proves it.
+
+        Parameters
+        ----------
+        model, profile : str
+        source : str
+            The lock's; ``local:`` models cannot be exported without a folder.
+        """
+        folder: list[str] = []
+        if self.source_dir is not None:
+            folder = ["--from", str(self.source_dir.absolute())]
+        elif source.startswith("local:"):
+            folder = ["--from", "DIR"]  # only the caller knows where it is
+        return shlex.join(["samevec", "export", *self._arguments(model, profile), *folder])
+
+    def parity(self, model: str, profile: str) -> str:
+        """Return the command that runs the gate for a model."""
+        return shlex.join(["samevec", "parity", *self._arguments(model, profile)])
+
+    def _arguments(self, model: str, profile: str) -> list[str]:
+        arguments = ["--model", model, "--profile", profile]
+        if self.lock is not None:
+            arguments += ["--lock", "toy" if self.lock == "toy" else str(Path(self.lock).absolute())]
+        # Compared with the platform's folder, not with $SAMEVEC_HOME: the other shell may not have the variable.
+        if self.home is not None and self.home != default_home({}):
+            arguments += ["--home", str(self.home.absolute())]
+        return arguments
