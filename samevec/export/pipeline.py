@@ -1,19 +1,22 @@
 """The export from end to end: pinned files in, one published artifact out, or nothing.
 
-Order matters in two places. Every file is verified before anything is loaded. The reference is captured before the module
-is exported, so that no patch of the exporter can reach the numbers the candidate is later judged by.
+Order matters in two places. Every file is verified before anything is loaded. The reference is captured before the
+module is exported, so that no patch of the exporter can reach the numbers the candidate is later judged by.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib.metadata
 import json
 import os
 import shutil
 import tempfile
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from samevec._version import __version__
 from samevec.artifact import (
@@ -26,9 +29,10 @@ from samevec.artifact import (
     TokenizerInfo,
     artifact_directory_name,
     read_artifact,
+    verify_artifact,
 )
 from samevec.digest import sha256_file
-from samevec.errors import ExportError, GraphContractError
+from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError
 from samevec.export.fetch import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
 from samevec.parity.cases import builtin_cases
@@ -38,8 +42,9 @@ from samevec.runtime.profiles import get_profile
 from samevec.runtime.session import OnnxSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    from samevec.artifact import GraphInfo
     from samevec.lock import Lock, LockedModel
     from samevec.parity.cases import CaseSet
     from samevec.parity.reference import ReferenceModel
@@ -47,20 +52,21 @@ if TYPE_CHECKING:
 
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
 
-# Unfinished exports: never listed as artifacts, told apart by process so that a dead one's can be cleared.
+# Unfinished exports: never listed as artifacts. Each is locked by its process, so that a dead one's can be cleared.
 _UNFINISHED_PREFIX = ".unfinished-"
+_LOCK_NAME = ".lock"
 
 
 def installed_toolchain() -> dict[str, str]:
     """Return the installed version of every distribution the lock's toolchain names."""
-    found = {}
-    for name in TOOLCHAIN_NAMES:
-        try:
-            # "+cpu" names a build of the same release.
-            found[name] = importlib.metadata.version(name).partition("+")[0]
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "missing"
-    return found
+    return {name: _installed_version(name) for name in TOOLCHAIN_NAMES}
+
+
+def _installed_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name).partition("+")[0]  # "+cpu" names a build of the same release
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
 
 
 def toolchain_differences(lock: Lock) -> list[str]:
@@ -117,80 +123,81 @@ def export_model(
     verify_snapshot(snapshot, entry, progress)
     artifacts = home / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
-    _clear_abandoned(artifacts)
-    directory = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED_PREFIX}{os.getpid()}-", dir=artifacts))
-    try:
-        manifest = _write_artifact(entry, lock, settings, snapshot, directory, progress)
-        return _publish(directory, artifacts / artifact_directory_name(manifest))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _write_artifact(
-    entry: LockedModel, lock: Lock, profile: Profile, snapshot: Path, directory: Path, progress: Progress
-) -> Manifest:
-    from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
-
-    with progress.step(f"load {entry.name} in PyTorch"):
-        reference = load_reference_model(snapshot, entry)
-    case_set = builtin_cases(entry.task, prompts=entry.prompts)
-    _capture(reference, case_set, directory / REFERENCE_NAME, progress)
-    graph = _export_graph(reference, entry, lock, profile, directory, progress)
-    del reference
-    gc.collect()  # two gigabytes of weights, before the files are hashed
-    shutil.copyfile(snapshot / TOKENIZER_NAME, directory / TOKENIZER_NAME)
-    manifest = Manifest(
-        model=entry.name,
-        task=entry.task,
-        profile=profile.name,
-        lock_entry_digest=entry.digest,
-        case_set_digest=case_set.digest,
-        samevec_version=__version__,
-        toolchain=installed_toolchain(),
-        graph=graph,
-        tokenizer=TokenizerInfo(pad_token_id=_pad_token_id(snapshot), type_ids=False),
-        files=_digest_files(directory, progress),
-    )
-    (directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
-    return manifest
-
-
-def _capture(reference: ReferenceModel, case_set: CaseSet, path: Path, progress: Progress) -> None:
-    from samevec.parity.reference import capture_reference  # noqa: PLC0415  loads torch
-
-    captured = capture_reference(reference, case_set, toolchain=installed_toolchain(), progress=progress)
-    write_reference(path, captured)
-
-
-def _export_graph(
-    reference: ReferenceModel,
-    entry: LockedModel,
-    lock: Lock,
-    profile: Profile,
-    directory: Path,
-    progress: Progress,
-) -> Any:
-    from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
-    from samevec.export.graph import contract_problems, describe_graph, sweep_problems  # noqa: PLC0415
-
-    width = entry.dimensions or 1
-    with progress.step(f"export {entry.name} with optimum ({profile.graph_form})"):
-        graph_path = convert(reference.module, entry, form=profile.graph_form, directory=directory)
-    problems = contract_problems(graph_path, entry, width=width)
-    if not problems:
-        with progress.step(f"load {entry.name} in ONNX Runtime"):
-            session = OnnxSession(graph_path, profile)
-        problems = sweep_problems(
-            session,
-            reference.module,
-            entry,
-            lock.tolerance,
-            pad_to_multiple=profile.pad_to_multiple,
-            progress=progress,
+    with _unfinished_directory(artifacts) as directory:
+        export = _Export(
+            entry=entry, lock=lock, profile=settings, snapshot=snapshot, directory=directory, progress=progress
         )
-    if problems:
-        raise GraphContractError(entry.name, problems)
-    return describe_graph(graph_path, entry, form=profile.graph_form, width=width)
+        manifest = export.write()
+        return _publish(directory, artifacts / artifact_directory_name(manifest))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Export:
+    """One export into one directory that nobody else sees yet."""
+
+    entry: LockedModel
+    lock: Lock
+    profile: Profile
+    snapshot: Path
+    directory: Path
+    progress: Progress
+
+    def write(self) -> Manifest:
+        """Write every file of the artifact; its manifest comes last."""
+        from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
+
+        entry, toolchain = self.entry, installed_toolchain()
+        with self.progress.step(f"load {entry.name} in PyTorch"):
+            reference = load_reference_model(self.snapshot, entry)
+        case_set = builtin_cases(entry.task, prompts=entry.prompts)
+        self._capture(reference, case_set, toolchain)
+        graph = self._export_graph(reference)
+        del reference
+        gc.collect()  # two gigabytes of weights, before the files are hashed
+        shutil.copyfile(self.snapshot / TOKENIZER_NAME, self.directory / TOKENIZER_NAME)
+        manifest = Manifest(
+            model=entry.name,
+            task=entry.task,
+            profile=self.profile.name,
+            lock_entry_digest=entry.digest,
+            case_set_digest=case_set.digest,
+            samevec_version=__version__,
+            toolchain=toolchain,
+            graph=graph,
+            tokenizer=TokenizerInfo(pad_token_id=_pad_token_id(self.snapshot), type_ids=False),
+            files=_digest_files(self.directory, self.progress),
+        )
+        (self.directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
+        return manifest
+
+    def _capture(self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]) -> None:
+        from samevec.parity.reference import capture_reference  # noqa: PLC0415  loads torch
+
+        captured = capture_reference(reference, case_set, toolchain=toolchain, progress=self.progress)
+        write_reference(self.directory / REFERENCE_NAME, captured)
+
+    def _export_graph(self, reference: ReferenceModel) -> GraphInfo:
+        from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
+        from samevec.export.graph import contract_problems, describe_graph, sweep_problems  # noqa: PLC0415
+
+        entry, form, width = self.entry, self.profile.graph_form, self.entry.dimensions or 1
+        with self.progress.step(f"export {entry.name} with optimum ({form})"):
+            graph_path = convert(reference.module, entry, form=form, directory=self.directory)
+        problems = contract_problems(graph_path, entry, width=width)
+        if not problems:
+            with self.progress.step(f"load {entry.name} in ONNX Runtime"):
+                session = OnnxSession(graph_path, self.profile)
+            problems = sweep_problems(
+                session,
+                reference.module,
+                entry,
+                self.lock.tolerance,
+                pad_to_multiple=self.profile.pad_to_multiple,
+                progress=self.progress,
+            )
+        if problems:
+            raise GraphContractError(entry.name, problems)
+        return describe_graph(graph_path, entry, form=form, width=width)
 
 
 def _pad_token_id(snapshot: Path) -> int:
@@ -215,16 +222,26 @@ def _publish(directory: Path, final: Path) -> Artifact:
     for path in (*directory.iterdir(), directory):
         _sync(path)
     directory.chmod(0o755)  # mkdtemp makes it owner-only; artifacts may be read by whoever may read their home
-    try:
-        directory.rename(final)
-    except OSError:
-        # The same content was published before, perhaps by an export beside this one. Names come from content.
-        if not (final / MANIFEST_NAME).is_file():
-            raise
-        os.utime(final / MANIFEST_NAME)  # newest again
-        return read_artifact(final)
-    _sync(final.parent)
+    with _locked(final.parent / _LOCK_NAME):
+        if not _is_intact(final):
+            if final.exists():
+                # Moved aside under a name that counts as abandoned if we die here.
+                damaged = final.with_name(f"{_UNFINISHED_PREFIX}damaged-{os.getpid()}-{final.name}")
+                final.rename(damaged)
+                shutil.rmtree(damaged, ignore_errors=True)
+            directory.rename(final)
+            _sync(final.parent)
+    # The same content may have been published before, perhaps by an export beside this one: names come from content.
+    os.utime(final / MANIFEST_NAME)
     return read_artifact(final)
+
+
+def _is_intact(directory: Path) -> bool:
+    try:
+        verify_artifact(read_artifact(directory))
+    except ArtifactCorruptError:
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:
@@ -235,19 +252,37 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _clear_abandoned(artifacts: Path, *, is_alive: Callable[[int], bool] | None = None) -> None:
-    """Remove unfinished directories whose process is gone; another export's own is left alone."""
-    for path in artifacts.glob(f"{_UNFINISHED_PREFIX}*"):
-        owner = path.name.removeprefix(_UNFINISHED_PREFIX).partition("-")[0]
-        if owner.isdecimal() and not (is_alive or _process_exists)(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)
+@contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock among processes on a file or directory; its owner's death gives it back.
 
-
-def _process_exists(pid: int) -> bool:
+    Raises
+    ------
+    BlockingIOError
+        Another process holds it, and waiting was not wanted.
+    """
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _unfinished_directory(artifacts: Path) -> Iterator[Path]:
+    """Give a new directory, locked by this process as long as it is written; it is gone afterwards."""
+    with ExitStack() as held:
+        with _locked(artifacts / _LOCK_NAME):  # so that nobody clears it before it is locked
+            _clear_abandoned(artifacts)
+            directory = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX, dir=artifacts))
+            held.enter_context(_locked(directory))
+        held.callback(shutil.rmtree, directory, ignore_errors=True)
+        yield directory
+
+
+def _clear_abandoned(artifacts: Path) -> None:
+    """Remove what dead exports left; what another one is writing is left alone."""
+    for path in artifacts.glob(f"{_UNFINISHED_PREFIX}*"):
+        with suppress(OSError), _locked(path, wait=False):
+            shutil.rmtree(path, ignore_errors=True)
