@@ -31,7 +31,10 @@ _EMBEDDER, _RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
 #: The three requests, as anyone would send them.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/embeddings", {"model": _EMBEDDER, "input": ["the same text, the same vector"]}),
-    ("/v1/embeddings", {"model": _EMBEDDER, "input": ["short", "a longer text"], "input_type": "query", "dimensions": 64}),
+    (
+        "/v1/embeddings",
+        {"model": _EMBEDDER, "input": ["short", "a longer text"], "input_type": "query", "dimensions": 64},
+    ),
     ("/v1/rerank", {"model": _RERANKER, "query": "who?", "documents": ["a person", "a place", "a thing"], "top_n": 2}),
 )
 

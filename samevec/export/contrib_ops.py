@@ -25,9 +25,14 @@ def _set_float(output: Any, like: Any, n_axes: int) -> Any:
     return output.setType(like.type().with_sizes([None] * n_axes))
 
 
+def _apply(function: Any, *inputs: Any) -> Any:
+    """Call a function of torch's through the door its tracer watches; torch gives it no types."""
+    return function.apply(*inputs)
+
+
 class _GroupQueryAttention(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(  # noqa: PLR0917 - torch passes them so
         ctx: Any,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -44,7 +49,7 @@ class _GroupQueryAttention(torch.autograd.Function):
         return query.clone(), present.clone(), present.clone()
 
     @staticmethod
-    def symbolic(
+    def symbolic(  # noqa: PLR0917 - torch passes them so
         graph: Any,
         query: Any,
         key: Any,
@@ -101,13 +106,22 @@ def causal_grouped_attention(
     Notes
     -----
     The operator's second and third outputs (keys and values for a later step) would live to the end of the run if they
-    were unused, 230 KB a token; leaving them out makes the operator build a tokens x tokens matrix. So only their shape is
-    used: ONNX Runtime then frees them at once and computes nothing for it (FINDINGS, "Embedder graph").
+    were unused, 230 KB a token; leaving them out makes the operator build a tokens x tokens matrix. So only their shape
+    is used: ONNX Runtime then frees them at once and computes nothing for it (FINDINGS, "Embedder graph").
     """
     out, present_key, present_value = cast(
         "tuple[torch.Tensor, torch.Tensor, torch.Tensor]",
-        _GroupQueryAttention.apply(
-            query, key, value, last_positions, n_tokens, rotary[0], rotary[1], n_heads, n_key_heads
+        _apply(
+            _GroupQueryAttention,
+            query,
+            key,
+            value,
+            last_positions,
+            n_tokens,
+            rotary[0],
+            rotary[1],
+            n_heads,
+            n_key_heads,
         ),
     )
     return out.reshape(present_value.shape[0], present_key.shape[2], query.shape[2])
@@ -115,7 +129,7 @@ def causal_grouped_attention(
 
 class _MultiHeadAttention(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(  # noqa: PLR0917 - torch passes them so
         ctx: Any,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -127,7 +141,9 @@ class _MultiHeadAttention(torch.autograd.Function):
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
     @staticmethod
-    def symbolic(graph: Any, query: Any, key: Any, value: Any, bias: Any, n_heads: int, scale: float) -> Any:
+    def symbolic(  # noqa: PLR0917 - torch passes them so
+        graph: Any, query: Any, key: Any, value: Any, bias: Any, n_heads: int, scale: float
+    ) -> Any:
         inputs = [query, key, value]
         if bias is not None and not bias.node().mustBeNone():
             absent = _absent(graph)
@@ -160,12 +176,12 @@ def multi_head_attention(
     -------
     Tensor, shape (rows, tokens, n_heads * value_dim)
     """
-    return cast("torch.Tensor", _MultiHeadAttention.apply(query, key, value, bias, n_heads, scale))
+    return cast("torch.Tensor", _apply(_MultiHeadAttention, query, key, value, bias, n_heads, scale))
 
 
 class _RotaryEmbedding(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, states: torch.Tensor, start: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         return states.clone()
@@ -178,4 +194,4 @@ class _RotaryEmbedding(torch.autograd.Function):
 def rotary_embedding(states: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotate states of shape (rows, tokens, n_heads * head_dim) by their positions, counted from 0 in every row."""
     start = torch.zeros(1, dtype=torch.int64)
-    return cast("torch.Tensor", _RotaryEmbedding.apply(states, start, rotary[0], rotary[1]))
+    return cast("torch.Tensor", _apply(_RotaryEmbedding, states, start, rotary[0], rotary[1]))

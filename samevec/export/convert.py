@@ -100,15 +100,13 @@ def _quiet_exporter() -> Iterator[None]:
 def _externalize(source: Path, directory: Path) -> Path:
     """Move a graph into `directory` with all large tensors in one data file beside it.
 
-    A model over 2 GB already has such a file: it is renamed, not rewritten. A smaller one is stored inline by the exporter,
-    and would then live in private memory instead of file pages.
+    A model over 2 GB already has such a file: it is renamed, not rewritten. A smaller one is stored inline by the
+    exporter, and would then live in private memory instead of file pages.
     """
     target, data = directory / GRAPH_NAME, directory / DATA_NAME
     model = onnx.load(str(source), load_external_data=False)
     _constants_to_initializers(model)
-    locations = {
-        entry.value for t in model.graph.initializer for entry in t.external_data if entry.key == "location"
-    }
+    locations = {entry.value for t in model.graph.initializer for entry in t.external_data if entry.key == "location"}
     if len(locations) > 1:
         raise ExportError(f"the exporter wrote {len(locations)} data files, one is expected")
     if locations:

@@ -162,9 +162,7 @@ def _probes(shapes: Sequence[tuple[int, int]], vocabulary: int) -> Iterator[_Pro
     stream = np.random.Generator(np.random.PCG64(20240607))
     for n_rows, n_tokens in shapes:
         lengths = [n_tokens, *stream.integers(1, n_tokens + 1, n_rows - 1).tolist()]
-        yield _Probe(
-            (n_rows, n_tokens), [TokenRow(tuple(stream.integers(0, vocabulary, n).tolist())) for n in lengths]
-        )
+        yield _Probe((n_rows, n_tokens), [TokenRow(tuple(stream.integers(0, vocabulary, n).tolist())) for n in lengths])
 
 
 def _tensors(rows: Sequence[TokenRow]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 """One module an architecture: its pooled forward, written for export.
 
-Adding an architecture is adding a module here that offers an :class:`~samevec.export.architectures.base.Architecture`, and
-a line in the table below.
+Adding an architecture is adding a module here that offers an
+:class:`~samevec.export.architectures.base.Architecture`, and a line in the table below.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every architecture gives the export: an optimum configuration whose patcher traces our forward, not the model's."""
+"""What every architecture gives the export: an optimum configuration whose patcher traces our forward."""
 
 from __future__ import annotations
 
@@ -48,6 +48,8 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
     Subclasses define :meth:`export_forward`. Optimum wraps whatever ``orig_forward`` is when it enters, so ours is set
     before and taken back after; the model's own forward is never touched.
     """
+
+    orig_forward: Callable[..., Any]
 
     def __enter__(self) -> None:
         self._kept_forward = self.orig_forward

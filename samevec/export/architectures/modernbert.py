@@ -1,9 +1,9 @@
-"""ModernBERT rerankers: bidirectional attention, local and global layers in turn, mean or first-token pooling, one logit.
+"""ModernBERT rerankers: bidirectional attention, local and global layers in turn, pooling to one logit.
 
-``plain`` is transformers' own forward. ``fused`` is the same mathematics written for ONNX Runtime's CPU provider: global
-layers on the attention operator's path that never builds the score matrix, local layers as blocks of queries against three
-neighbouring blocks of keys, the mean as a batched product and the head on two copies of the rows, so that a pair's bits do
-not depend on its neighbours (FINDINGS, "Reranker graph" and "Bits").
+``plain`` is transformers' own forward. ``fused`` is the same mathematics written for ONNX Runtime's CPU provider:
+global layers on the attention operator's path that never builds the score matrix, local layers as blocks of queries
+against three neighbouring blocks of keys, the mean as a batched product and the head on two copies of the rows, so that
+a pair's bits do not depend on its neighbours (FINDINGS, "Reranker graph" and "Bits").
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _FusedPatcher(ForwardPatcher):
         self._half_window = half_window
         self._n_heads = model.config.num_attention_heads
         self._width = model.config.hidden_size
-        self._rotary = {}
+        self._rotary: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for layer in model.model.layers:
             kind = "local" if _is_local(layer) else "global"
             if kind not in self._rotary:
@@ -102,7 +102,7 @@ class _FusedPatcher(ForwardPatcher):
     def _share(self, input_ids: torch.Tensor, valid: torch.Tensor) -> _Shared:
         rows, tokens = input_ids.shape
         block, heads = _BLOCK_TOKENS, self._n_heads
-        n_fill = (block - torch._shape_as_tensor(input_ids)[1] % block) % block
+        n_fill: Any = (block - torch._shape_as_tensor(input_ids)[1] % block) % block
         key_bias = (1 - valid) * _HIDDEN
         per_head = key_bias.view(rows, tokens, 1, 1).expand(rows, tokens, heads, 1)
 

@@ -1,8 +1,8 @@
 """Qwen3 embedders: causal attention, last-token pooling.
 
-Two graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics written
-for ONNX Runtime's CPU provider: one causal attention operator a layer with the rotary positions inside it and no
-tokens x tokens mask, and a last layer that computes only the pooled token.
+Two graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics
+written for ONNX Runtime's CPU provider: one causal attention operator a layer with the rotary positions inside it and
+no tokens x tokens mask, and a last layer that computes only the pooled token.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class _FusedPatcher(ForwardPatcher):
         )
 
     def _top_rows(self, layer: Any, attended: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        # Twice the rows, half of them sliced off by the caller: a product of one row takes another kernel with other bits
-        # (FINDINGS, "Embedder graph"), and the last layer's products would otherwise have one row for a lone text.
+        # Twice the rows, half of them sliced off by the caller: a product of one row takes another kernel with other
+        # bits (FINDINGS, "Embedder graph"), and the last layer's products would otherwise have one row for a lone text.
         attended, states = torch.cat([attended, attended]), torch.cat([states, states])
         states = states + layer.self_attn.o_proj(attended)
         states = states + layer.mlp(layer.post_attention_layernorm(states))
