@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from samevec.server.config import ServedModel, ServerSettings
-from tests.server.stand_ins import (
+from stand_ins import (
     EMBEDDER,
     NAN,
     POISON,
@@ -25,6 +23,8 @@ from tests.server.stand_ins import (
     vectors_of,
     wait_until,
 )
+
+from samevec.server.config import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     import httpx

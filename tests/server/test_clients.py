@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import openai
 import pytest
+from live_server import live
+from stand_ins import EMBEDDER, alone, embedder, reranker, scores_alone
 
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.serve import running_server
-from tests.server.live import live
-from tests.server.stand_ins import EMBEDDER, alone, embedder, reranker, scores_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from stand_ins import NAN, POISON, Script, embedder, text_ids, wait_until
 
 from samevec.errors import (
     DeadlineExceededError,
@@ -18,7 +19,6 @@ from samevec.errors import (
 )
 from samevec.runtime.rows import TokenRow
 from samevec.server.scheduler import Admission, Worker, WorkerLimits
-from tests.server.stand_ins import NAN, POISON, Script, embedder, text_ids, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from live_server import ROOT, live, refused
+from stand_ins import EMBEDDER, RERANKER, FrameClient, Script, embedder, queued, wait_until
 
 from samevec.errors import ConfigError, NotReadyError
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import bind_tcp, bind_unix
 from samevec.server.serve import read_api_keys, running_server
-from tests.server.live import ROOT, live, refused
-from tests.server.stand_ins import EMBEDDER, RERANKER, FrameClient, Script, embedder, queued, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from samevec.errors import InputError
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
-from samevec.server.truememory import resolve_reranker, resolve_tier
-from tests.server.stand_ins import (
+from stand_ins import (
     EMBEDDER,
     NAN,
     POISON,
@@ -34,6 +29,11 @@ from tests.server.stand_ins import (
     scores_alone,
     wait_until,
 )
+
+from samevec.errors import InputError
+from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.serve import running_server
+from samevec.server.truememory import resolve_reranker, resolve_tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A server process for tests: ``python -m tests.server.live SETTINGS_JSON [SCRIPT_JSON]``."""
+"""A server process for tests, this file run as a script: ``live_server.py SETTINGS_JSON [SCRIPT_JSON]``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> int:
     try:
         with reserve_endpoints(settings) as endpoints:
             sys.stderr.write("loading weights\n")
-            from tests.server.stand_ins import Script, embedder, reranker  # noqa: PLC0415 - stands for the slow part
+            from stand_ins import Script, embedder, reranker  # noqa: PLC0415 - stands for the slow part
 
             models = [ServedModel(model=embedder(Script(**script))), ServedModel(model=reranker())]
             return run_server(models, settings, endpoints)
@@ -58,11 +58,10 @@ class Live:
 
 
 def start(settings: dict[str, Any], *, home: Path, script: dict[str, Any] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.server.live", json.dumps({"log_format": "json", **settings})]
+    command = [sys.executable, __file__, json.dumps({"log_format": "json", **settings})]
     return subprocess.Popen(
         [*command, json.dumps(script or {})],
-        cwd=ROOT,
-        env={**os.environ, "HOME": str(home)},
+        env={**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

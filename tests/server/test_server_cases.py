@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
-from samevec.server.config import ServedModel
-from tests.server.stand_ins import (
+from stand_ins import (
     EMBEDDER,
     POISON,
     InProcess,
@@ -25,6 +23,8 @@ from tests.server.stand_ins import (
     vectors_of,
     wait_until,
 )
+
+from samevec.server.config import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
