@@ -10,7 +10,7 @@ from samevec.errors import LockValidationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["Table"]
+__all__ = ["Table", "shown"]
 
 _Literal = TypeVar("_Literal", bound=str)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from optimum.exporters.onnx import OnnxConfig
 
-__all__ = ["Architecture", "ForwardPatcher", "rotary_tables"]
+__all__ = ["Architecture", "ForwardPatcher", "contract_inputs", "rotary_tables"]
 
 _DYNAMIC_TOKENS = {0: "rows", 1: "tokens"}
 

@@ -1,0 +1,132 @@
+"""Which module may import which, read from the sources; and what an import really loads, asked in a fresh process."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(__file__).resolve().parents[2] / "samevec"
+ROOMS = ("export", "parity", "runtime", "server")
+HEAVY = ("torch", "transformers", "optimum", "sentence_transformers", "onnx")
+MAY_IMPORT_TORCH = ("samevec.export", "samevec.parity.reference", "samevec.parity.torch_session")
+#: What each room may import of the others (DESIGN section 1); a prefix stands for everything under it.
+ALLOWED = {
+    "runtime": (),
+    "parity": ("samevec.runtime",),
+    "server": ("samevec.runtime", "samevec.parity.receipt"),
+    "export": ("samevec.runtime", "samevec.parity"),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def under(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Every module a source names: import statements anywhere, for types too, and import_module with a fixed name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            # `from samevec.parity import receipt` names a module too
+            yield from (
+                f"{node.module}.{alias.name}" for alias in node.names if f"{node.module}.{alias.name}" in SOURCES
+            )
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in ("import_module", "__import__", "find_spec"):
+                yield str(node.args[0].value)
+
+
+def test_the_sources_are_found() -> None:
+    assert {"samevec", "samevec.runtime.engine", "samevec.parity.receipt", "samevec.export"} < set(SOURCES)
+    assert set(ALLOWED) == set(ROOMS)
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if name.split(".")[1:2] and name.split(".")[1] in ROOMS])
+def test_imports_between_rooms_point_one_way(module: str) -> None:
+    room = module.split(".")[1]
+    others = tuple(f"samevec.{other}" for other in ROOMS if other != room)
+    for name in imported_names(SOURCES[module]):
+        if under(name, others):
+            # A package itself holds nothing but a docstring: naming it is naming what is taken from it.
+            assert under(name, ALLOWED[room]) or name == "samevec.parity", f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_export_and_the_torch_backend_name_torch(module: str) -> None:
+    if under(module, MAY_IMPORT_TORCH):
+        return
+    named = [name for name in imported_names(SOURCES[module]) if under(name, HEAVY)]
+    assert named == [], f"{module} imports {named}"
+
+
+@pytest.mark.parametrize("module", [name for name in SOURCES if name.startswith("samevec.runtime")])
+def test_the_runtime_imports_no_web_framework_and_no_command_line(module: str) -> None:
+    for name in imported_names(SOURCES[module]):
+        assert not under(name, ("fastapi", "starlette", "uvicorn", "click", "rich")), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_settings_is_the_sole_reader_of_the_environment(module: str) -> None:
+    reads = [
+        node.lineno
+        for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"))
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and "environ" in {a.name for a in node.names})
+    ]
+    assert reads == [] or module == "samevec.settings", f"{module}: lines {reads}"
+
+
+def loaded_after(modules: list[str], watched: tuple[str, ...]) -> set[str]:
+    """Import modules in a fresh interpreter and say which watched packages came with them."""
+    code = (
+        "import importlib, sys\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        f"print(*[name for name in {watched!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120, cwd=PACKAGE.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+SERVING = [
+    name
+    for name in SOURCES
+    if name in ("samevec", "samevec.cli", "samevec.load", "samevec.serving", "samevec.settings", "samevec.machine")
+    or under(name, ("samevec.server", "samevec.runtime"))
+]
+
+
+def test_serving_loads_no_torch() -> None:
+    assert loaded_after(SERVING, HEAVY) == set()
+
+
+def test_everything_outside_the_torch_backend_loads_no_torch() -> None:
+    modules = [name for name in SOURCES if not under(name, MAY_IMPORT_TORCH) and not name.endswith("__main__")]
+    assert loaded_after(modules, HEAVY) == set()
+
+
+def test_import_samevec_is_light() -> None:
+    watched = (*HEAVY, "onnxruntime", "fastapi", "uvicorn", "click", "huggingface_hub", "samevec.server")
+    assert loaded_after(["samevec"], watched) == set()
