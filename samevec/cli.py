@@ -155,7 +155,9 @@ class _Request:
         for entry in _entries(lock, self.models):
             if export_first:
                 self._export(entry, lock, progress)
-            candidate = open_candidate(entry, profile=self.profile, home=self.home_path, commands=self.commands)
+            candidate = open_candidate(
+                entry, profile=self.profile, home=self.home_path, commands=self.commands, progress=progress
+            )
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
             if not self.as_json:
                 _show_verdict(verdicts[-1])

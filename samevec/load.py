@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from samevec._version import __version__
 from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.commands import Commands
-from samevec.errors import ConfigError
+from samevec.errors import ArtifactCorruptError, ConfigError
 from samevec.lock import load_lock
 from samevec.machine import cpu_name
 from samevec.parity.cases import builtin_cases
@@ -20,7 +20,9 @@ from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
 from samevec.runtime.embedder import Embedder
+from samevec.progress import SilentProgress
 from samevec.runtime.open import open_model
+from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, packed_key, packed_problem
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.session import OnnxSession, onnxruntime_version
@@ -29,6 +31,7 @@ from samevec.settings import default_home, default_token_budget
 if TYPE_CHECKING:
     from samevec.lock import LockedModel, Tolerance
     from samevec.parity.reference_file import Reference
+    from samevec.progress import Progress
     from samevec.runtime.profiles import Profile
 
 __all__ = [
@@ -36,8 +39,10 @@ __all__ = [
     "binding_of",
     "load_embedder",
     "load_reranker",
+    "machine_directories",
     "open_candidate",
     "open_proved",
+    "packed_of",
     "receipt_directories",
     "reference_of",
     "require_open_gate",
@@ -81,6 +86,8 @@ def open_candidate(
     commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
+    prepare: bool = True,
+    progress: Progress | None = None,
 ) -> Candidate:
     """Verify an artifact's files and load it; asks no gate.
 
@@ -95,17 +102,32 @@ def open_candidate(
         Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else 4,096.
     n_threads : int, optional
         Threads of one run; the machine's allowance when not given.
+    prepare : bool
+        Make what this machine needs beside the artifact (the packed weights) where it is missing or damaged; False
+        refuses instead.
+    progress : Progress, optional
 
     Raises
     ------
     ConfigError, ArtifactError, InferenceError
         No such profile; nothing exported, or damaged; cannot be loaded here.
+
+    Notes
+    -----
+    Every file that is loaded is hashed, and so is every other one unless nothing has written to it since.
     """
     settings = get_profile(profile)
     commands = commands or Commands(home=home)
     artifact = find_artifact(home, entry, profile, commands=commands)
-    verify_artifact(artifact, fix=commands.export(entry.name, profile, source=entry.source))
-    session = OnnxSession(artifact.graph_path, settings, n_threads=n_threads)
+    session = _open_session(
+        artifact,
+        settings,
+        home,
+        n_threads=n_threads,
+        fix=commands.export(entry.name, profile, source=entry.source),
+        prepare_fix=None if prepare else commands.parity(entry.name, profile),
+        progress=progress or SilentProgress(),
+    )
     model = open_model(
         entry,
         session,
@@ -119,7 +141,53 @@ def open_candidate(
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
 
 
-def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Binding:
+def _open_session(
+    artifact: Artifact,
+    profile: Profile,
+    home: Path,
+    *,
+    n_threads: int | None,
+    fix: str,
+    prepare_fix: str | None,
+    progress: Progress,
+) -> OnnxSession:
+    packed = packed_of(artifact, profile, home)
+    marks = None if packed is None else packed.source
+    untouched = marks if marks and marks == file_marks(artifact.path) else {}
+    verify_artifact(artifact, fix=fix, skip=untouched)
+    if not profile.packed:
+        return OnnxSession(artifact.graph_path, profile, n_threads=n_threads)
+    problem = "the packed weights are missing" if packed is None else packed_problem(packed)
+    if problem is not None and prepare_fix is not None:
+        raise ArtifactCorruptError(artifact.path / "machine", problem, fix=prepare_fix)
+    if packed is None or problem is not None:
+        directories, key = machine_directories(artifact, home), _packed_key(artifact, profile)
+        packed = make_packed(artifact.graph_path, directories, key, profile, progress=progress)
+    return OnnxSession(packed.graph_path, profile, n_threads=n_threads, optimized=True)
+
+
+def machine_directories(artifact: Artifact, home: Path) -> list[Path]:
+    """Return where files made for one machine are kept: in the artifact, or under the home where that is read-only."""
+    return [artifact.path / "machine", home / "machine" / artifact.path.name]
+
+
+def _packed_key(artifact: Artifact, profile: Profile) -> str:
+    return packed_key(
+        artifact_digest=artifact.digest,
+        profile=profile,
+        onnxruntime_version=onnxruntime_version(),
+        device=cpu_name(),
+    )
+
+
+def packed_of(artifact: Artifact, profile: Profile, home: Path) -> PackedGraph | None:
+    """Return the graph packed for this machine, its files not yet verified; None where there is none or none is used."""
+    if not profile.packed:
+        return None
+    return find_packed(machine_directories(artifact, home), _packed_key(artifact, profile))
+
+
+def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Path) -> Binding:
     """Return everything a receipt for this artifact on this machine must be bound to.
 
     Parameters
@@ -127,6 +195,7 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Bind
     entry : LockedModel
     artifact : Artifact
     profile : Profile
+    home : Path
 
     Notes
     -----
@@ -135,6 +204,10 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Bind
     The number of threads is not bound: a text's bits do not depend on it (FINDINGS, "Bits"), and it changes with every
     container quota.
     """
+    options = profile.session_options()
+    if profile.packed:
+        packed = packed_of(artifact, profile, home)
+        options["packed_digest"] = "not packed on this machine" if packed is None else packed.digest
     return Binding(
         model=entry.name,
         profile=profile.name,
@@ -143,7 +216,7 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile) -> Bind
         case_set_digest=builtin_cases(entry.task, prompts=entry.prompts).digest,
         provider=profile.provider,
         provider_options=dict(profile.provider_options),
-        session_options=profile.session_options(),
+        session_options=options,
         onnxruntime_version=onnxruntime_version(),
         device=cpu_name(),
         samevec_version=__version__,
@@ -157,7 +230,7 @@ def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:
 
 def state_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Path) -> GateState:
     """Return the gate's state for an artifact on this machine."""
-    return gate_state(receipt_directories(artifact, home), binding_of(entry, artifact, profile))
+    return gate_state(receipt_directories(artifact, home), binding_of(entry, artifact, profile, home))
 
 
 def open_proved(
@@ -190,7 +263,13 @@ def open_proved(
     commands = commands or Commands(home=home)
     require_open_gate(entry, profile=profile, home=home, commands=commands)
     candidate = open_candidate(
-        entry, profile=profile, home=home, commands=commands, token_budget=token_budget, n_threads=n_threads
+        entry,
+        profile=profile,
+        home=home,
+        commands=commands,
+        token_budget=token_budget,
+        n_threads=n_threads,
+        prepare=False,
     )
     fix = commands.parity(entry.name, profile)
     require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 import platform
@@ -95,12 +96,30 @@ def allowed_cpus(quota: float | None = None) -> int:
 
 
 @functools.cache
-def cpu_name() -> str:
-    """Return the processor's own name, as receipts state it."""
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's own name, as receipts state it.
+
+    Parameters
+    ----------
+    cpuinfo : Path
+        Where Linux describes its processors.
+
+    Returns
+    -------
+    str
+        Name and architecture; on Linux also a digest of the instruction sets, since virtual machines call processors
+        with different ones by the same name, and ONNX Runtime picks its kernels by them.
+    """
+    facts: dict[str, str] = {}
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()} ({platform.machine()})"
+        for line in cpuinfo.read_text().splitlines():
+            key, _, value = line.partition(":")
+            facts.setdefault(key.strip(), value.strip())
     except OSError:
         pass  # not Linux: the platform module knows the name there
-    return f"{platform.processor() or 'unknown processor'} ({platform.machine()})"
+    name = facts.get("model name") or platform.processor() or "unknown processor"
+    sets = facts.get("flags") or facts.get("Features")
+    if sets is None:
+        return f"{name} ({platform.machine()})"
+    digest = hashlib.sha256(" ".join(sorted(sets.split())).encode()).hexdigest()
+    return f"{name} ({platform.machine()}, instruction sets {digest[:8]})"

@@ -60,7 +60,7 @@ def prove(
         progress=progress,
         fix=candidate.export_command,
     )
-    binding = binding_of(candidate.entry, candidate.artifact, candidate.profile)
+    binding = binding_of(candidate.entry, candidate.artifact, candidate.profile, candidate.home)
     receipt = verdict.to_receipt(binding, created_at=now().isoformat(timespec="seconds"))
     write_receipt(receipt_directories(candidate.artifact, candidate.home), receipt)
     return verdict

@@ -32,6 +32,8 @@ class Profile:
         ONNX Runtime run configuration entries.
     memory_arena, memory_pattern : bool
         Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
+    packed : bool
+        Weights are mapped from a file packed on the serving machine (``samevec.runtime.prepack``).
     pad_to_multiple : int
         Token axis is padded to a multiple of this.
     bit_identical_groupings : bool
@@ -46,6 +48,7 @@ class Profile:
     run_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     memory_arena: bool = True
     memory_pattern: bool = False
+    packed: bool = False
     pad_to_multiple: int = 4
     bit_identical_groupings: bool = False
 
@@ -55,6 +58,7 @@ class Profile:
             "graph_form": self.graph_form,
             "memory_arena": self.memory_arena,
             "memory_pattern": self.memory_pattern,
+            "packed": self.packed,
             "pad_to_multiple": self.pad_to_multiple,
             "session_config": dict(self.session_config),
             "run_config": dict(self.run_config),
@@ -74,6 +78,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             session_config=MappingProxyType(_NO_SPINNING),
             # Gives the arena's surplus back after each run; no visible cost (FINDINGS).
             run_config=MappingProxyType({"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+            packed=True,
             bit_identical_groupings=True,
         ),
     }

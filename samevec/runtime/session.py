@@ -90,12 +90,13 @@ def ort_exceptions() -> tuple[type[BaseException], ...]:
     return (*found, ValueError, RuntimeError, MemoryError)
 
 
-def _session_options(ort: Any, profile: Profile, n_threads: int) -> Any:
+def _session_options(ort: Any, profile: Profile, n_threads: int, *, optimize: bool = True) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = profile.memory_arena
     options.enable_mem_pattern = profile.memory_pattern
     options.log_severity_level = 3  # errors only: optimiser warnings are about the graph, which the gate judges
@@ -114,6 +115,8 @@ class OnnxSession:
     profile : Profile
     n_threads : int, optional
         Threads of one run; the machine's allowance when not given.
+    optimized : bool
+        The graph was already optimised and saved by :func:`save_optimized`: it is taken as it is.
 
     Raises
     ------
@@ -123,7 +126,9 @@ class OnnxSession:
         The graph or its data cannot be loaded.
     """
 
-    def __init__(self, graph_path: Path, profile: Profile, *, n_threads: int | None = None) -> None:
+    def __init__(
+        self, graph_path: Path, profile: Profile, *, n_threads: int | None = None, optimized: bool = False
+    ) -> None:
         ort = _onnxruntime()
         self._exceptions = ort_exceptions()
         available = ort.get_available_providers()
@@ -131,7 +136,7 @@ class OnnxSession:
             raise ProviderUnavailableError(
                 profile.provider, f"not in this onnxruntime {ort.__version__} (it has {', '.join(available)})"
             )
-        options = _session_options(ort, profile, n_threads or allowed_cpus())
+        options = _session_options(ort, profile, n_threads or allowed_cpus(), optimize=not optimized)
         try:
             # The directory is resolved, since some versions refuse external data reached through a linked one; the
             # graph itself is not, since its data lies beside the link (CASES O21). Fallback off: otherwise a provider
@@ -186,6 +191,40 @@ class OnnxSession:
                 out_of_memory=out_of_memory,
             ) from error
         return cast("NDArray[np.float32]", outputs[0])
+
+
+def save_optimized(graph_path: Path, target: Path, profile: Profile) -> None:
+    """Optimise a graph for this machine and save it with its weights packed.
+
+    Parameters
+    ----------
+    graph_path : Path
+    target : Path
+        Gets the graph; ``<target name>.data`` beside it gets the weights, packed and unpacked.
+    profile : Profile
+
+    Raises
+    ------
+    SessionLoadError
+        The graph cannot be loaded or saved.
+
+    References
+    ----------
+    onnxruntime 1.32 ``onnxruntime_session_options_config_keys.h``:
+    ``kOrtSessionOptionsSavePrePackedConstantInitializers`` and the two keys of optimised external initializers.
+    """
+    ort = _onnxruntime()
+    options = _session_options(ort, profile, allowed_cpus())
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{target.name}.data")
+    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+    try:
+        ort.InferenceSession(
+            str(graph_path.parent.resolve() / graph_path.name), options, providers=[profile.provider], enable_fallback=0
+        )
+    except ort_exceptions() as error:
+        raise SessionLoadError(f"{graph_path}: its weights cannot be packed here: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
