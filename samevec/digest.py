@@ -59,8 +59,8 @@ def chunked_sha256(path: Path, *, n_threads: int = 4) -> str:
     Returns
     -------
     str
-        ``"chunked-sha256:<64 hex>"``: sha256 over the file's length and the sha256 of each 64 MiB chunk in order. It is for
-        files that this machine made for itself; published files have a plain sha256, which other tools can check.
+        ``"chunked-sha256:<64 hex>"``: sha256 over the file's length and the sha256 of each 64 MiB chunk in order. It is
+        for files that this machine made for itself; published files have a plain sha256, which other tools can check.
 
     Raises
     ------

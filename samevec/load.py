@@ -19,8 +19,8 @@ from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
-from samevec.runtime.embedder import Embedder
 from samevec.progress import SilentProgress
+from samevec.runtime.embedder import Embedder
 from samevec.runtime.open import open_model
 from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, packed_key, packed_problem
 from samevec.runtime.profiles import get_profile
@@ -181,7 +181,7 @@ def _packed_key(artifact: Artifact, profile: Profile) -> str:
 
 
 def packed_of(artifact: Artifact, profile: Profile, home: Path) -> PackedGraph | None:
-    """Return the graph packed for this machine, its files not yet verified; None where there is none or none is used."""
+    """Return the graph packed for this machine, not yet verified; None where there is none or none is used."""
     if not profile.packed:
         return None
     return find_packed(machine_directories(artifact, home), _packed_key(artifact, profile))

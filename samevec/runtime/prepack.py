@@ -1,9 +1,9 @@
 """Weights packed once for this processor and mapped from a file, instead of packed into private memory at every load.
 
-ONNX Runtime's CPU provider rewrites each weight matrix into the layout its kernels read. By default that copy is private:
-1.7 GB for a 0.6 B embedder in fp32. Saved beside the graph it becomes file pages, shared by processes and dropped under
-pressure, and a session keeps about 50 MB of its own (FINDINGS, "Sessions and memory"). The bits are those of the session
-that packs in memory. The file is made by the machine that serves, for its processor and its ONNX Runtime:
+ONNX Runtime's CPU provider rewrites each weight matrix into the layout its kernels read. By default that copy is
+private: 1.7 GB for a 0.6 B embedder in fp32. Saved beside the graph it becomes file pages, shared by processes and
+dropped under pressure, and a session keeps about 50 MB of its own. The bits are those of the session that packs in
+memory. The file is made by the machine that serves, for its processor and its ONNX Runtime:
 
 ::
 
@@ -101,8 +101,8 @@ def find_packed(directories: Sequence[Path], key: str) -> PackedGraph | None:
 def file_marks(directory: Path) -> dict[str, list[int]]:
     """Return size, inode, and times of content and of status change (ns) of an artifact's graph files.
 
-    The status change time moves with every write and cannot be set back by a program, so equal marks mean the same bytes.
-    A session on the packed graph never reads these files; the marks save hashing them at every start.
+    The status change time moves with every write and cannot be set back by a program, so equal marks mean the same
+    bytes. A session on the packed graph never reads these files; the marks save hashing them at every start.
     """
     marks = {}
     for name in (GRAPH_NAME, f"{GRAPH_NAME}.data"):
