@@ -75,6 +75,8 @@ class GraphInfo:
         The longest row the graph can take.
     width : int
         Components of a raw output row.
+    max_threads : int or None
+        Most threads of a run with which a row's bits do not depend on its neighbours; None for no limit.
     """
 
     form: str
@@ -83,6 +85,7 @@ class GraphInfo:
     outputs: Mapping[str, str]
     max_tokens: int
     width: int
+    max_threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.commands import Commands
 from samevec.errors import ArtifactCorruptError, ConfigError
 from samevec.lock import load_lock
-from samevec.machine import cpu_name
+from samevec.machine import allowed_cpus, cpu_name
 from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
@@ -156,7 +156,9 @@ def _open_session(
     untouched = marks if marks and marks == file_marks(artifact.path) else {}
     verify_artifact(artifact, fix=fix, skip=untouched)
     if not profile.packed:
-        return OnnxSession(artifact.graph_path, profile, n_threads=n_threads)
+        most = artifact.manifest.graph.max_threads
+        n_threads = n_threads or allowed_cpus()
+        return OnnxSession(artifact.graph_path, profile, n_threads=min(n_threads, most or n_threads))
     problem = "the packed weights are missing" if packed is None else packed_problem(packed)
     if problem is not None and prepare_fix is not None:
         raise ArtifactCorruptError(artifact.path / "machine", problem, fix=prepare_fix)

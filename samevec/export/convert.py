@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
 
-__all__ = ["DATA_NAME", "OPSET", "convert"]
+__all__ = ["ALIGNMENT_BYTES", "DATA_NAME", "OPSET", "convert"]
 
 #: optimum's default, and what both architectures were measured with.
 OPSET = 18
 DATA_NAME = "model.onnx.data"
 # Smaller tensors (shapes, scalars, norms of a few hundred components) stay in the graph, where ONNX Runtime folds them.
 _EXTERNAL_FROM_BYTES = 1024
-_ALIGNMENT_BYTES = 4096
+#: Weights start at page boundaries, so that a mapping of the file can be used as it is.
+ALIGNMENT_BYTES = 4096
 
 
 def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> Path:
@@ -125,8 +126,7 @@ def _point_to_data(tensor: onnx.TensorProto, file: BinaryIO) -> None:
             entry.value = DATA_NAME
     if len(tensor.raw_data) < _EXTERNAL_FROM_BYTES:
         return
-    # Page-aligned, so that a mapping of the file can be used as it is.
-    file.write(b"\0" * (-file.tell() % _ALIGNMENT_BYTES))
+    file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
     set_external_data(tensor, DATA_NAME, offset=file.tell(), length=len(tensor.raw_data))
     file.write(tensor.raw_data)
     tensor.ClearField("raw_data")

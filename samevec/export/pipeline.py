@@ -177,13 +177,18 @@ class _Export:
         write_reference(self.directory / REFERENCE_NAME, captured)
 
     def _export_graph(self, reference: ReferenceModel) -> GraphInfo:
+        from samevec.export.compact import compact  # noqa: PLC0415  the same
         from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
         from samevec.export.graph import contract_problems, describe_graph, sweep_problems  # noqa: PLC0415
 
         entry, form, width = self.entry, self.profile.graph_form, self.entry.dimensions or 1
         with self.progress.step(f"export {entry.name} with optimum ({form})"):
-            graph_path = convert(reference.module, entry, form=form, directory=self.directory)
-        problems = contract_problems(graph_path, entry, width=width)
+            traced = "fused" if form == "compact" else form
+            graph_path = convert(reference.module, entry, form=traced, directory=self.directory)
+        if form == "compact":
+            with self.progress.step("store weights as the checkpoint does"):
+                compact(graph_path)
+        problems = contract_problems(graph_path, entry, width=width, form=form)
         if not problems:
             with self.progress.step(f"load {entry.name} in ONNX Runtime"):
                 session = OnnxSession(graph_path, self.profile)
@@ -197,7 +202,7 @@ class _Export:
             )
         if problems:
             raise GraphContractError(entry.name, problems)
-        return describe_graph(graph_path, entry, form=form, width=width)
+        return describe_graph(graph_path, entry, form=form, width=width, packed=self.profile.packed)
 
 
 def _pad_token_id(snapshot: Path) -> int:

@@ -32,6 +32,8 @@ class Profile:
         ONNX Runtime run configuration entries.
     memory_arena, memory_pattern : bool
         Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
+    disabled_optimizers : tuple of str
+        ONNX Runtime graph optimisers that must not run.
     packed : bool
         Weights are mapped from a file packed on the serving machine (``samevec.runtime.prepack``).
     pad_to_multiple : int
@@ -48,6 +50,7 @@ class Profile:
     run_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     memory_arena: bool = True
     memory_pattern: bool = False
+    disabled_optimizers: tuple[str, ...] = ()
     packed: bool = False
     pad_to_multiple: int = 4
     bit_identical_groupings: bool = False
@@ -58,6 +61,7 @@ class Profile:
             "graph_form": self.graph_form,
             "memory_arena": self.memory_arena,
             "memory_pattern": self.memory_pattern,
+            "disabled_optimizers": list(self.disabled_optimizers),
             "packed": self.packed,
             "pad_to_multiple": self.pad_to_multiple,
             "session_config": dict(self.session_config),
@@ -69,6 +73,9 @@ class Profile:
 # O20).
 _NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
+# Gives the arena's surplus back after each run; no visible cost (FINDINGS).
+_SHRINKING_ARENA = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "cpu": Profile(
@@ -76,9 +83,19 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             provider="CPUExecutionProvider",
             graph_form="fused",
             session_config=MappingProxyType(_NO_SPINNING),
-            # Gives the arena's surplus back after each run; no visible cost (FINDINGS).
-            run_config=MappingProxyType({"memory.enable_memory_arena_shrinkage": "cpu:0"}),
+            run_config=MappingProxyType(_SHRINKING_ARENA),
             packed=True,
+            bit_identical_groupings=True,
+        ),
+        "cpu-compact": Profile(
+            name="cpu-compact",
+            provider="CPUExecutionProvider",
+            graph_form="compact",
+            # Weights stay in file pages as they are stored: packing would copy them into private memory.
+            session_config=MappingProxyType({**_NO_SPINNING, "session.disable_prepacking": "1"}),
+            run_config=MappingProxyType(_SHRINKING_ARENA),
+            # It would cast every stored weight at load and keep the float32 copies.
+            disabled_optimizers=("ConstantFolding",),
             bit_identical_groupings=True,
         ),
     }

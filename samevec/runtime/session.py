@@ -145,6 +145,7 @@ class OnnxSession:
                 str(graph_path.parent.resolve() / graph_path.name),
                 options,
                 providers=[(profile.provider, dict(profile.provider_options))],
+                disabled_optimizers=list(profile.disabled_optimizers) or None,
                 enable_fallback=0,
             )
         except self._exceptions as error:
