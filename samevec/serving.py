@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +14,7 @@ from samevec.prove import prove
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
 from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import reserve_endpoints, run_server
+from samevec.server.serve import read_api_keys, reserve_endpoints, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,10 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
         A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
     """
     settings = plan.server_settings()
-    endpoints = reserve_endpoints(settings)  # a busy port is found before gigabytes are read
+    # A key file that cannot be used and a busy port are found before gigabytes are read.
+    read_api_keys(settings.api_key_file)
+    endpoints = reserve_endpoints(settings)
+    previous = signal.signal(signal.SIGTERM, _stop_before_ready)  # the server sets its own when it runs
     try:
         if not plan.entries:
             raise NotReadyError("the lock names no model to serve")
@@ -99,8 +103,20 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
         for refusal in filter(None, refusals):
             say(f"samevec: not serving: {refusal}")
         return 3 if any(refusals) else run_server(served, settings, endpoints)
+    except _StopBeforeReadyError:
+        say("samevec: stopped before it was ready")
+        return 0
     finally:
+        signal.signal(signal.SIGTERM, previous)
         endpoints.close()
+
+
+class _StopBeforeReadyError(BaseException):
+    """SIGTERM came while models were loading; nothing was accepted, so that nothing is to be drained."""
+
+
+def _stop_before_ready(_number: int, _frame: object) -> None:
+    raise _StopBeforeReadyError
 
 
 def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
