@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from samevec.runtime.collate import Features
     from samevec.runtime.profiles import Profile
 
-__all__ = ["ORT_EXCEPTION_NAMES", "OnnxSession", "Session", "onnxruntime_version", "ort_exceptions"]
+__all__ = [
+    "ORT_EXCEPTION_NAMES",
+    "OnnxSession",
+    "Session",
+    "onnxruntime_version",
+    "ort_exceptions",
+    "save_optimized",
+]
 
 #: ONNX Runtime's own exception classes; they share no base but Exception, so each is named. A test compares this list
 #: with the installed module. A missing or misshapen feed raises ValueError or RuntimeError.

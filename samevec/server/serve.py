@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Endpoints", "ServedModel", "ServerSettings", "reserve_endpoints", "run_server", "running_server"]
+__all__ = [
+    "Endpoints",
+    "ServedModel",
+    "ServerSettings",
+    "read_api_keys",
+    "reserve_endpoints",
+    "run_server",
+    "running_server",
+]
 
 _log = logging.getLogger(__name__)
 
