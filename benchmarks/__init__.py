@@ -1,0 +1,1 @@
+"""Benchmarks: samevec against how people run these models today. See README.md."""

@@ -1,0 +1,170 @@
+"""A real ``samevec serve`` process to measure, and clients that speak to it as others would."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from benchmarks.protocol import REPOSITORY
+from benchmarks.setup import ensure_proved, say
+from benchmarks.workloads import EMBEDDER, RERANKER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from benchmarks.setup import Models
+
+__all__ = ["FrameClient", "HttpClient", "Served", "prove_both", "serving", "write_result"]
+
+_STOP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """A server that has said it is ready.
+
+    Attributes
+    ----------
+    pid : int
+    url : str
+    socket_path : Path
+        Where it speaks the framed protocol.
+    ready_s : float
+        From starting the process to its ready line: interpreter, imports, digests, gate, loading, first row.
+    """
+
+    pid: int
+    url: str
+    socket_path: Path
+    ready_s: float
+
+
+def prove_both(models: Models, profile: str) -> None:
+    """Export and prove both models where that was not done."""
+    for name in (EMBEDDER, RERANKER):
+        ensure_proved(name, profile, models, say)
+
+
+@contextmanager
+def serving(models: Models, profile: str) -> Iterator[Served]:
+    """Run ``samevec serve`` with both models while a block runs.
+
+    Parameters
+    ----------
+    models : Models
+    profile : str
+
+    Yields
+    ------
+    Served
+
+    Raises
+    ------
+    RuntimeError
+        It ended before it was ready; it has said why on standard error.
+    """
+    with tempfile.TemporaryDirectory(prefix="samevec-bench-") as folder:
+        socket_path = Path(folder) / "frames.sock"
+        command = [sys.executable, "-m", "samevec", "serve", "--profile", profile, "--lock", str(models.lock_path)]
+        command += ["--home", str(models.home), "--port", "0", "--socket", str(socket_path), "--log-format", "json"]
+        started_s = time.perf_counter()
+        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            ready_s = time.perf_counter() - started_s
+            if not line:
+                raise RuntimeError(f"samevec serve ended with {process.wait()} before it was ready")
+            yield Served(pid=process.pid, url=json.loads(line)["url"], socket_path=socket_path, ready_s=ready_s)
+        finally:
+            process.terminate()
+            process.communicate(timeout=_STOP_TIMEOUT_S)
+
+
+class HttpClient:
+    """One kept-alive connection.
+
+    Parameters
+    ----------
+    served : Served
+    """
+
+    def __init__(self, served: Served) -> None:
+        address = urlsplit(served.url)
+        self._connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=600)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Send one request and return the parsed answer."""
+        headers = {"Content-Type": "application/json"}
+        self._connection.request("POST", path, json.dumps(body).encode(), headers)
+        response = self._connection.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise RuntimeError(f"{path} answered {response.status}: {content[:200]!r}")
+        return json.loads(content)
+
+    def embed(self, texts: Sequence[str], *, encoding: str = "base64") -> NDArray[np.float32]:
+        """Embed by the OpenAI route."""
+        answer = self.post("/v1/embeddings", {"model": EMBEDDER, "input": list(texts), "encoding_format": encoding})
+        values = [record["embedding"] for record in answer["data"]]
+        if encoding == "base64":
+            return np.stack([np.frombuffer(base64.b64decode(value), dtype="<f4") for value in values])
+        return np.asarray(values, dtype=np.float32)
+
+    def rerank(self, query: str, documents: Sequence[str]) -> Any:
+        """Rank documents by the Cohere route."""
+        return self.post("/v1/rerank", {"model": RERANKER, "query": query, "documents": list(documents)})
+
+
+class FrameClient:
+    """One connection of the framed protocol.
+
+    Parameters
+    ----------
+    served : Served
+    """
+
+    def __init__(self, served: Served) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(str(served.socket_path))
+        self._file = self._socket.makefile("rb")
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Send one frame and return the answer."""
+        body = json.dumps(request).encode()
+        self._socket.sendall(struct.pack(">I", len(body)) + body)
+        (size,) = struct.unpack(">I", self._file.read(4))
+        answer: dict[str, Any] = json.loads(self._file.read(size))
+        if not answer["ok"]:
+            raise RuntimeError(f"the socket answered {answer['error']}")
+        return answer
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Embed as TrueMemory's client does, with full vectors."""
+        record = self.ask({"op": "embed", "texts": list(texts), "tier": EMBEDDER})["vectors"]
+        values = np.frombuffer(base64.b64decode(record["__ndarray__"]), dtype="<f4")
+        return values.reshape(record["shape"])
+
+
+def write_result(name: str, record: dict[str, Any], directory: Path) -> None:
+    """Write ``<name>.json`` beside the other results, and print it."""
+    text = json.dumps(record, indent=1) + "\n"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.json").write_text(text, encoding="utf-8", newline="\n")
+    print(text, end="")
