@@ -6,16 +6,12 @@ module is exported, so that no patch of the exporter can reach the numbers the c
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib.metadata
 import json
 import os
 import shutil
-import tempfile
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samevec._version import __version__
@@ -40,9 +36,10 @@ from samevec.parity.reference_file import write_reference
 from samevec.progress import Progress, SilentProgress
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.session import OnnxSession
+from samevec.unfinished import put_in_place, unfinished_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from samevec.artifact import GraphInfo
     from samevec.lock import Lock, LockedModel
@@ -51,10 +48,6 @@ if TYPE_CHECKING:
     from samevec.runtime.profiles import Profile
 
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
-
-# Unfinished exports: never listed as artifacts. Each is locked by its process, so that a dead one's can be cleared.
-_UNFINISHED_PREFIX = ".unfinished-"
-_LOCK_NAME = ".lock"
 
 
 def installed_toolchain() -> dict[str, str]:
@@ -123,7 +116,7 @@ def export_model(
     verify_snapshot(snapshot, entry, progress)
     artifacts = home / "artifacts"
     artifacts.mkdir(parents=True, exist_ok=True)
-    with _unfinished_directory(artifacts) as directory:
+    with unfinished_directory(artifacts) as directory:
         export = _Export(
             entry=entry, lock=lock, profile=settings, snapshot=snapshot, directory=directory, progress=progress
         )
@@ -223,21 +216,13 @@ def _digest_files(directory: Path, progress: Progress) -> dict[str, FileDigest]:
 
 
 def _publish(directory: Path, final: Path) -> Artifact:
-    """Give a finished directory its name, after everything in it has reached the disk."""
-    for path in (*directory.iterdir(), directory):
-        _sync(path)
-    directory.chmod(0o755)  # mkdtemp makes it owner-only; artifacts may be read by whoever may read their home
-    with _locked(final.parent / _LOCK_NAME):
-        if not _is_intact(final):
-            if final.exists():
-                # Moved aside under a name that counts as abandoned if we die here.
-                damaged = final.with_name(f"{_UNFINISHED_PREFIX}damaged-{os.getpid()}-{final.name}")
-                final.rename(damaged)
-                shutil.rmtree(damaged, ignore_errors=True)
-            directory.rename(final)
-            _sync(final.parent)
-    # The same content may have been published before, perhaps by an export beside this one: names come from content.
-    os.utime(final / MANIFEST_NAME)
+    """Give a finished artifact its name.
+
+    The same content may have been published before, perhaps by an export beside this one: names come from content. An
+    intact one stays, with its receipts; a damaged one is replaced.
+    """
+    put_in_place(directory, final, is_intact=_is_intact)
+    os.utime(final / MANIFEST_NAME)  # newest again
     return read_artifact(final)
 
 
@@ -247,47 +232,3 @@ def _is_intact(directory: Path) -> bool:
     except ArtifactCorruptError:
         return False
     return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock among processes on a file or directory; its owner's death gives it back.
-
-    Raises
-    ------
-    BlockingIOError
-        Another process holds it, and waiting was not wanted.
-    """
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _unfinished_directory(artifacts: Path) -> Iterator[Path]:
-    """Give a new directory, locked by this process as long as it is written; it is gone afterwards."""
-    with ExitStack() as held:
-        with _locked(artifacts / _LOCK_NAME):  # so that nobody clears it before it is locked
-            _clear_abandoned(artifacts)
-            directory = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX, dir=artifacts))
-            held.enter_context(_locked(directory))
-        held.callback(shutil.rmtree, directory, ignore_errors=True)
-        yield directory
-
-
-def _clear_abandoned(artifacts: Path) -> None:
-    """Remove what dead exports left; what another one is writing is left alone."""
-    for path in artifacts.glob(f"{_UNFINISHED_PREFIX}*"):
-        with suppress(OSError), _locked(path, wait=False):
-            shutil.rmtree(path, ignore_errors=True)

@@ -15,19 +15,19 @@ memory. The file is made by the machine that serves, for its processor and its O
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samevec.artifact import GRAPH_NAME
 from samevec.digest import canonical_json, chunked_sha256, digest_json
 from samevec.runtime.session import save_optimized
+from samevec.unfinished import put_in_place, unfinished_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from samevec.progress import Progress
     from samevec.runtime.profiles import Profile
@@ -160,26 +160,23 @@ def make_packed(
         The disk is full, or no directory can be written to.
     """
     parent = _first_writable(directories)
-    staging = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=parent))
-    try:
+    with unfinished_directory(parent) as staging:
         with progress.step("pack weights for this processor"):
             save_optimized(graph_path, staging / GRAPH_NAME, profile)
         with progress.step("digest packed weights"):
             files = {path.name: chunked_sha256(path) for path in sorted(staging.iterdir())}
         source = file_marks(graph_path.parent)
-        _write_record(staging / RECORD_NAME, {"version": RECORD_VERSION, "files": files, "source": source})
-        final = parent / key
-        shutil.rmtree(final, ignore_errors=True)
-        try:
-            staging.rename(final)
-        except OSError:
-            # Another process made the same key meanwhile; its files are as good.
-            if find_packed([parent], key) is None:
-                raise
-        _remove_other_keys(parent, key)
-        return find_packed([parent], key) or PackedGraph(final, files, source)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        record: dict[str, Any] = {"version": RECORD_VERSION, "files": files, "source": source}
+        (staging / RECORD_NAME).write_bytes(canonical_json(record))
+        put_in_place(staging, parent / key, is_intact=_is_intact)
+    _remove_other_keys(parent, key)
+    # Another process may have made the same key meanwhile; its files are as good.
+    return find_packed([parent], key) or PackedGraph(parent / key, files, source)
+
+
+def _is_intact(directory: Path) -> bool:
+    found = find_packed([directory.parent], directory.name)
+    return found is not None and packed_problem(found) is None
 
 
 def _first_writable(directories: Sequence[Path]) -> Path:
@@ -192,16 +189,6 @@ def _first_writable(directories: Sequence[Path]) -> Path:
         except OSError as error:
             problem = error
     raise problem or OSError("no directory to keep packed weights in")
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    for file in path.parent.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    with path.open("wb") as opened:
-        opened.write(canonical_json(record))
-        opened.flush()
-        os.fsync(opened.fileno())
 
 
 def _remove_other_keys(parent: Path, key: str) -> None:

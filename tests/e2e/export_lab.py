@@ -27,6 +27,8 @@ from samevec.cli import main
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+unfinished: Any = importlib.import_module("samevec.unfinished")
+
 #: Enough shapes to meet every kind of mistake; all 35 are run by the exports of the suite that are kept.
 QUICK_ROWS, QUICK_TOKENS = (1, 3), (1, 17, 129)
 
@@ -65,11 +67,27 @@ def killed(home: Path, moment: str) -> None:
         "inside the data file": (convert, "_point_to_data", after(convert._point_to_data, 5)),
         "in the digests": (pipeline, "sha256_file", after(pipeline.sha256_file, 2)),
         "before the name": (pipeline, "_publish", die),
-        "while synced": (pipeline, "_sync", after(pipeline._sync, 3)),
+        "while synced": (
+            unfinished,
+            "_sync",
+            after(unfinished._sync, 3),
+        ),
     }
     target, name, replacement = moments[moment]
     with mock.patch.object(target, name, replacement):
         export(home, EMBEDDER)
+
+
+def packed(home: Path, name: str) -> None:
+    from samevec.load import open_candidate  # noqa: PLC0415
+
+    open_candidate(LOCK.model(name), profile="cpu", home=home)
+
+
+def killed_while_packing(home: Path, name: str) -> None:
+    prepack: Any = importlib.import_module("samevec.runtime.prepack")
+    with mock.patch.object(prepack, "save_optimized", after(prepack.save_optimized, 1)):
+        packed(home, name)
 
 
 def beside_another(home: Path, barrier: str) -> None:
@@ -102,7 +120,7 @@ def full_disk(home: Path, moment: str) -> int:
         "exporter": (convert, "onnx_export_from_model"),
         "data": (convert, "_point_to_data"),
         "tokenizer": (pipeline.shutil, "copyfile"),
-        "sync": (pipeline, "_sync"),
+        "sync": (unfinished, "_sync"),
     }
     target, name = moments[moment]
     with mock.patch.object(target, name, full):
@@ -163,6 +181,8 @@ def _pooling(kind: str) -> Callable[..., Any]:
 EXPERIMENTS: dict[str, Callable[[Path, str], int | None]] = {
     "export": export,
     "killed": killed,
+    "packed": packed,
+    "killed while packing": killed_while_packing,
     "beside another": beside_another,
     "full disk": full_disk,
     "small files": small_files,

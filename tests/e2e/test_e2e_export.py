@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -164,7 +165,7 @@ def refuse_by_values(home: Path, name: str, cli: Callable[..., Done]) -> None:
 
 def test_packed_weights_changed_after_the_gate_are_refused(home: Path, cli: Callable[..., Done]) -> None:
     artifact = artifact_of(home, EMBEDDER)
-    (packed,) = (artifact.path / "machine").iterdir()
+    (packed,) = (path for path in (artifact.path / "machine").iterdir() if path.is_dir())
     path = zero_block(packed)
     where = ("--lock", "toy", "--home", home, "--model", EMBEDDER)
     done = cli("serve", *where, "--port", 0)
@@ -218,3 +219,19 @@ def test_exporting_again_gives_the_same_bytes(exported: ToyHome, lab: Lab, tmp_p
     codes, log = lab.run("export", tmp_path, RERANKER)
     assert codes == [0], log
     assert artifact_of(tmp_path, RERANKER).digest == artifact_of(exported.path, RERANKER).digest
+
+
+def test_a_kill_while_packing_leaves_nothing_for_long(home: Path, lab: Lab, cli: Callable[..., Done]) -> None:
+    artifact = artifact_of(home, EMBEDDER)
+    machine = artifact.path / "machine"
+    shutil.rmtree(machine)
+    codes, log = lab.run("killed while packing", home, EMBEDDER)
+    assert codes == [-9], log
+    assert [name[:12] for name in names_in(machine)] == [".lock", ".unfinished-"]
+    where = ("--lock", "toy", "--home", home, "--model", EMBEDDER)
+    assert cli("serve", *where, "--port", 0).code == 3
+    codes, log = lab.run("packed", home, EMBEDDER)
+    assert codes == [0], log
+    lock, packed = names_in(machine)
+    assert (lock, len(packed)) == (".lock", 16)
+    assert (machine / packed).stat().st_mode & 0o777 == 0o755  # served by other users than whoever proved
