@@ -2,9 +2,9 @@
 
 The checkpoint of the embedder is bfloat16, so storing bfloat16 loses nothing: each value is the upper half of its
 float32 bits. Every matrix product is cut into column chunks whose float32 copy stays in the processor's cache, and each
-chunk is cast inside an ``If`` on the activation's size: a true data dependency. Without it ONNX Runtime casts all weights
-before the first product and holds them (hundreds of megabytes), or folds the casts at load and holds them for ever, which
-is why the profile also switches constant folding off.
+chunk is cast inside an ``If`` on the size of the activation: a true data dependency. Without it ONNX Runtime casts all
+weights before the first product and holds them (hundreds of megabytes), or folds the casts at load and holds them for
+ever, which is why the profile also switches constant folding off.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-__all__ = ["causal_grouped_attention", "multi_head_attention", "rotary_embedding"]
+__all__ = ["causal_grouped_attention", "multi_head_attention", "reshape", "rotary_embedding"]
 
 
 def _absent(graph: Any) -> Any:
@@ -28,6 +28,40 @@ def _set_float(output: Any, like: Any, n_axes: int) -> Any:
 def _apply(function: Any, *inputs: Any) -> Any:
     """Call a function of torch's through the door its tracer watches; torch gives it no types."""
     return function.apply(*inputs)
+
+
+class _Reshape(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, shape: torch.Tensor) -> torch.Tensor:
+        sizes = [states.shape[i] if size == 0 else size for i, size in enumerate(shape.tolist())]
+        return states.reshape(sizes).clone()
+
+    @staticmethod
+    def symbolic(graph: Any, states: Any, shape: Any) -> Any:
+        return graph.op("Reshape", states, shape)
+
+
+def reshape(states: torch.Tensor, shape: torch.Tensor | tuple[int, ...]) -> torch.Tensor:
+    """Reshape as the ONNX operator does: 0 keeps an axis, -1 takes what is left.
+
+    Parameters
+    ----------
+    states : Tensor
+    shape : Tensor of int64, or tuple of int
+        A tuple becomes a constant of the graph.
+
+    Returns
+    -------
+    Tensor
+
+    Notes
+    -----
+    torch's own reshape exports to six nodes that read the sizes from the input and put them together again; a short
+    query runs hundreds of them.
+    """
+    if isinstance(shape, tuple):
+        shape = torch.tensor(shape, dtype=torch.int64)
+    return cast("torch.Tensor", _Reshape.apply(states, shape))  # type: ignore[no-untyped-call]
 
 
 class _GroupQueryAttention(torch.autograd.Function):
@@ -124,7 +158,23 @@ def causal_grouped_attention(
             n_key_heads,
         ),
     )
-    return out.reshape(present_value.shape[0], present_key.shape[2], query.shape[2])
+    sizes = torch.cat([_size(present_value, 0), _size(present_key, 2), torch.tensor([-1])])
+    return reshape(out, sizes)
+
+
+class _Size(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, axis: int) -> torch.Tensor:
+        return torch.tensor([states.shape[axis]])
+
+    @staticmethod
+    def symbolic(graph: Any, states: Any, axis: int) -> Any:
+        return graph.op("Shape", states, start_i=axis, end_i=axis + 1)
+
+
+def _size(states: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the size of one axis as a tensor of one element, by one node."""
+    return cast("torch.Tensor", _Size.apply(states, axis))  # type: ignore[no-untyped-call]
 
 
 class _MultiHeadAttention(torch.autograd.Function):

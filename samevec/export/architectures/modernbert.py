@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from samevec.errors import ExportError
 from samevec.export.architectures.base import Architecture, ForwardPatcher, contract_inputs, rotary_tables
-from samevec.export.contrib_ops import multi_head_attention, rotary_embedding
+from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
 
 __all__ = ["ARCHITECTURE"]
 
@@ -41,29 +41,60 @@ class _PlainPatcher(ForwardPatcher):
 
 
 @dataclass(frozen=True, slots=True)
+class _Layout:
+    """How local layers cut rows into blocks; scalars of int64, known when the graph runs.
+
+    Attributes
+    ----------
+    rows : Tensor
+    block, neighbour : Tensor
+        Queries in a block, and keys seen on either side of it: 64 and 64; or the whole input and none, when it fits one
+        block, where every token sees every other.
+    n_fill : Tensor
+        Tokens that complete the last block.
+    """
+
+    rows: Any
+    block: Any
+    neighbour: Any
+    n_fill: Any
+
+    @property
+    def seen(self) -> Any:
+        """Keys that a block sees."""
+        return self.block + 2 * self.neighbour
+
+
+@dataclass(frozen=True, slots=True)
 class _Shared:
     """What all layers of one run share.
 
     Attributes
     ----------
+    layout : _Layout
     query_ones : Tensor, shape (rows, tokens, heads, 1)
         The extra query component that meets `key_bias`.
     key_bias : Tensor, shape (rows, tokens, heads, 1)
         0 on real tokens, hidden on padding.
-    block_bias : Tensor, shape (rows * blocks, 1, block, 3 * block)
+    block_bias : Tensor, shape (rows * blocks, 1, block, seen)
         Window and padding of the local layers.
-    query_fill : Tensor, shape (rows, 0 to block - 1, width)
-        Zeros that complete the last block.
-    key_fill, key_fill_right : Tensor
-        One block of zeros before, and `query_fill` plus one block after.
+    query_fill : Tensor, shape (rows, n_fill, width)
+    key_fill, key_fill_right : Tensor, shape (rows, block, width) and (rows, n_fill + block, width)
+    query_shape, key_shape, seen_shape, row_shape : Tensor of int64
+        Shapes to and from blocks, built once a run.
     """
 
+    layout: _Layout
     query_ones: torch.Tensor
     key_bias: torch.Tensor
     block_bias: torch.Tensor
     query_fill: torch.Tensor
     key_fill: torch.Tensor
     key_fill_right: torch.Tensor
+    query_shape: torch.Tensor
+    key_shape: torch.Tensor
+    seen_shape: torch.Tensor
+    row_shape: torch.Tensor
 
 
 class _FusedPatcher(ForwardPatcher):
@@ -100,27 +131,27 @@ class _FusedPatcher(ForwardPatcher):
         return {"logits": logits[: torch._shape_as_tensor(input_ids)[0]]}
 
     def _share(self, input_ids: torch.Tensor, valid: torch.Tensor) -> _Shared:
-        rows, tokens = input_ids.shape
-        block, heads = _BLOCK_TOKENS, self._n_heads
-        n_fill: Any = (block - torch._shape_as_tensor(input_ids)[1] % block) % block
+        layout, width = _layout(input_ids), self._width
         key_bias = (1 - valid) * _HIDDEN
-        per_head = key_bias.view(rows, tokens, 1, 1).expand(rows, tokens, heads, 1)
+        per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, self._n_heads, -1)
 
         def zeros(n_tokens: Any) -> torch.Tensor:
-            return torch.zeros(rows, n_tokens, self._width)
+            return torch.zeros(layout.rows, n_tokens, width)
 
-        hidden = torch.ones(rows, 1) * _HIDDEN
-        edge_bias = torch.cat([hidden.expand(rows, block), key_bias, hidden.expand(rows, n_fill + block)], 1)
-        neighbours = _three_blocks(edge_bias.reshape(rows, -1, block))
-        distance = torch.arange(block)[:, None] - (torch.arange(3 * block)[None] - block)
-        window = torch.where(distance.abs() <= self._half_window, 0.0, _HIDDEN)
+        key_fill, key_fill_right = zeros(layout.block), zeros(layout.n_fill + layout.block)
+        edge_bias = torch.cat([key_fill[:, :, 0] + _HIDDEN, key_bias, key_fill_right[:, :, 0] + _HIDDEN], 1)
         return _Shared(
+            layout=layout,
             query_ones=torch.ones_like(per_head),
             key_bias=per_head,
-            block_bias=torch.minimum(neighbours[:, :, None, :], window).reshape(-1, 1, block, 3 * block),
-            query_fill=zeros(n_fill),
-            key_fill=zeros(block),
-            key_fill_right=zeros(n_fill + block),
+            block_bias=_block_bias(edge_bias, layout, self._half_window),
+            query_fill=zeros(layout.n_fill),
+            key_fill=key_fill,
+            key_fill_right=key_fill_right,
+            query_shape=_shape(-1, layout.block, width),
+            key_shape=_shape(layout.rows, -1, layout.block, width),
+            seen_shape=_shape(-1, layout.seen, width),
+            row_shape=_shape(layout.rows, -1, width),
         )
 
     def _attend(self, layer: Any, normed: torch.Tensor, shared: _Shared) -> torch.Tensor:
@@ -133,26 +164,26 @@ class _FusedPatcher(ForwardPatcher):
     def _attend_global(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shared: _Shared
     ) -> torch.Tensor:
-        rows, tokens, heads = query.shape[0], query.shape[1], self._n_heads
+        heads = self._n_heads
         # Padding as one more component of each head: q' = [q, 1], k' = [k, 0 or hidden]. A mask input would take the
         # operator off its flash path (148 ms against 448 ms at 4,096 tokens, FINDINGS).
-        query = torch.cat([query.view(rows, tokens, heads, -1), shared.query_ones], 3).reshape(rows, tokens, -1)
-        key = torch.cat([key.view(rows, tokens, heads, -1), shared.key_bias], 3).reshape(rows, tokens, -1)
+        query = torch.cat([reshape(query, (0, 0, heads, -1)), shared.query_ones], 3)
+        key = torch.cat([reshape(key, (0, 0, heads, -1)), shared.key_bias], 3)
+        query, key = reshape(query, (0, 0, -1)), reshape(key, (0, 0, -1))
         return multi_head_attention(query, key, value, bias=None, n_heads=heads, scale=self._scale)
 
     def _attend_local(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shared: _Shared
     ) -> torch.Tensor:
-        rows, tokens, width = query.shape
-        blocks = torch.cat([query, shared.query_fill], 1).reshape(-1, _BLOCK_TOKENS, width)
-        key, value = (self._neighbour_blocks(states, shared) for states in (key, value))
+        tokens = query.shape[1]
+        blocks = reshape(torch.cat([query, shared.query_fill], 1), shared.query_shape)
+        key, value = (self._key_blocks(states, shared) for states in (key, value))
         out = multi_head_attention(blocks, key, value, bias=shared.block_bias, n_heads=self._n_heads, scale=self._scale)
-        return out.reshape(rows, -1, width)[:, :tokens]
+        return reshape(out, shared.row_shape)[:, :tokens]
 
-    def _neighbour_blocks(self, states: torch.Tensor, shared: _Shared) -> torch.Tensor:
-        rows, _, width = states.shape
+    def _key_blocks(self, states: torch.Tensor, shared: _Shared) -> torch.Tensor:
         filled = torch.cat([shared.key_fill, states, shared.key_fill_right], 1)
-        return _three_blocks(filled.reshape(rows, -1, _BLOCK_TOKENS, width)).reshape(-1, 3 * _BLOCK_TOKENS, width)
+        return reshape(_with_neighbours(reshape(filled, shared.key_shape), shared.layout), shared.seen_shape)
 
     def _pool(self, states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         if self._model.config.classifier_pooling == "cls":
@@ -169,9 +200,41 @@ def _is_local(layer: Any) -> bool:
     return bool(layer.attn.local_attention != (-1, -1))
 
 
-def _three_blocks(blocks: torch.Tensor) -> torch.Tensor:
-    """Put each block between its two neighbours: (rows, blocks + 2, block, ...) to (rows, blocks, 3 * block, ...)."""
-    return torch.cat([blocks[:, :-2], blocks[:, 1:-1], blocks[:, 2:]], 2)
+def _layout(input_ids: torch.Tensor) -> _Layout:
+    rows, tokens = torch._shape_as_tensor(input_ids)
+    most = torch.tensor(_BLOCK_TOKENS)
+    fits = tokens <= most
+    block = torch.where(fits, tokens, most)
+    return _Layout(rows, block, torch.where(fits, torch.tensor(0), most), (block - tokens % block) % block)
+
+
+def _shape(*parts: Any) -> torch.Tensor:
+    return torch.cat([torch.as_tensor(part).reshape(1) for part in parts])
+
+
+def _block_bias(edge_bias: torch.Tensor, layout: _Layout, half_window: int) -> torch.Tensor:
+    """Return 0 where a block's query may see a key, and hidden elsewhere, from the padding's bias with its edges."""
+    seen = _with_neighbours(reshape(edge_bias, _shape(layout.rows, -1, layout.block)), layout)
+    distance = torch.arange(layout.block)[:, None] - (torch.arange(layout.seen)[None] - layout.neighbour)
+    window = torch.where(distance.abs() <= half_window, 0.0, _HIDDEN)
+    return reshape(torch.minimum(seen[:, :, None, :], window), _shape(-1, 1, layout.block, layout.seen))
+
+
+def _with_neighbours(blocks: torch.Tensor, layout: _Layout) -> torch.Tensor:
+    """Put each block between the nearest tokens of its two neighbours.
+
+    Parameters
+    ----------
+    blocks : Tensor, shape (rows, blocks + 2, block, ...)
+        With one more block at either end.
+    layout : _Layout
+
+    Returns
+    -------
+    Tensor, shape (rows, blocks, seen, ...)
+    """
+    left = blocks[:, :-2, layout.block - layout.neighbour :]
+    return torch.cat([left, blocks[:, 1:-1], blocks[:, 2:, : layout.neighbour]], 2)
 
 
 def _row_slices(weight: torch.Tensor, n_parts: int) -> list[torch.Tensor]:

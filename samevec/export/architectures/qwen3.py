@@ -13,7 +13,7 @@ import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 
 from samevec.export.architectures.base import Architecture, ForwardPatcher, contract_inputs, rotary_tables
-from samevec.export.contrib_ops import causal_grouped_attention
+from samevec.export.contrib_ops import causal_grouped_attention, reshape
 
 __all__ = ["ARCHITECTURE"]
 
@@ -105,9 +105,7 @@ class _FusedPatcher(ForwardPatcher):
 
 
 def _norm_heads(states: torch.Tensor, norm: Any, n_heads: int) -> torch.Tensor:
-    rows, tokens = states.shape[0], states.shape[1]
-    normed: torch.Tensor = norm(states.reshape(rows, tokens, n_heads, -1))
-    return normed.reshape(rows, tokens, -1)
+    return reshape(norm(reshape(states, (0, 0, n_heads, -1))), (0, 0, -1))
 
 
 class _EmbedderConfig(Qwen3OnnxConfig):  # type: ignore[misc]
