@@ -72,6 +72,25 @@ def toolchain_differences(lock: Lock) -> list[str]:
     ]
 
 
+def _require_toolchain(lock: Lock) -> None:
+    """Refuse an installation that cannot, or must not, export for this lock.
+
+    Raises
+    ------
+    ExportError
+        With every difference, or with what to install.
+    """
+    missing = [name for name, version in installed_toolchain().items() if version == "missing"]
+    if missing:
+        raise ExportError(
+            f"the export needs {', '.join(missing)}; install the lock's toolchain with: "
+            "pip install --constraint constraints.txt 'samevec[cpu,export]'"
+        )
+    differences = toolchain_differences(lock)
+    if differences:
+        raise ExportError(f"the export needs the lock's toolchain: {'; '.join(differences)}")
+
+
 def export_model(
     entry: LockedModel,
     lock: Lock,
@@ -109,9 +128,7 @@ def export_model(
     """
     progress = progress or SilentProgress()
     settings = get_profile(profile)
-    differences = toolchain_differences(lock)
-    if differences:
-        raise ExportError(f"the export needs the lock's toolchain: {'; '.join(differences)}")
+    _require_toolchain(lock)
     snapshot = locate_snapshot(entry, home=home, source_dir=source_dir, progress=progress)
     verify_snapshot(snapshot, entry, progress)
     artifacts = home / "artifacts"
