@@ -41,6 +41,8 @@ def changed(value: Any) -> Any:
         return not value
     if isinstance(value, int):
         return value + 1
+    if isinstance(value, tuple):
+        return (*value, "x")
     return value + "x" if isinstance(value, str) else {**value, "x": "1"}
 
 
