@@ -21,11 +21,13 @@
         BatchTooLargeError        more items than the server takes in one request
       OverloadedError             the queue is full; try again later
       DeadlineExceededError       the deadline passed before the work was done
+      WorkCancelledError          the caller gave the work up
       NotReadyError               not serving (yet, or any more)
       InferenceError              the session could not compute
         SessionLoadError          the graph could not be loaded
         ProviderUnavailableError  the execution provider asked for is not to be had
         SessionRunError           a run failed
+          ItemsFailedError        it failed for some items, for want of memory even alone; names them
         NonFiniteOutputError      a run gave NaN, infinity or a zero vector
       ParityError                 the gate does not let this be served
         ReferenceMissingError     the artifact carries no reference to compare with
@@ -42,7 +44,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -60,6 +62,7 @@ __all__ = [
     "InferenceError",
     "InputError",
     "InputTooLongError",
+    "ItemsFailedError",
     "LockError",
     "LockValidationError",
     "LockVersionError",
@@ -77,6 +80,7 @@ __all__ = [
     "SourceError",
     "SourceMissingError",
     "StaleReceiptError",
+    "WorkCancelledError",
     "exit_code",
 ]
 
@@ -282,6 +286,13 @@ class DeadlineExceededError(SamevecError):
         super().__init__(message)
 
 
+class WorkCancelledError(SamevecError):
+    """The caller gave its work up; what had not run was dropped."""
+
+    def __init__(self, message: str = "cancelled by the caller; nothing was returned") -> None:
+        super().__init__(message)
+
+
 class NotReadyError(SamevecError):
     """Not serving: still starting, draining, or without a working session."""
 
@@ -314,6 +325,29 @@ class SessionRunError(InferenceError):
     def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
         self.out_of_memory = out_of_memory
         super().__init__(message)
+
+
+class ItemsFailedError(SessionRunError):
+    """Some items could not be computed even alone; the others were.
+
+    Attributes
+    ----------
+    causes : dict of int to SessionRunError
+        What happened to each item, by its position in the caller's order.
+    indices : tuple of int
+        Those positions, ascending.
+    """
+
+    def __init__(self, causes: Mapping[int, SessionRunError]) -> None:
+        self.causes = dict(sorted(causes.items()))
+        self.indices = tuple(self.causes)
+        shown = ", ".join(str(i) for i in self.indices[:5])
+        shown += f" and {len(self.indices) - 5} more" if len(self.indices) > 5 else ""
+        first = self.causes[self.indices[0]]
+        super().__init__(
+            f"{len(self.indices)} item(s) could not be computed even alone: {shown}; {first}",
+            out_of_memory=any(cause.out_of_memory for cause in self.causes.values()),
+        )
 
 
 class NonFiniteOutputError(InferenceError):

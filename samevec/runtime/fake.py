@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
 
 __all__ = ["FakeSession"]
@@ -56,6 +57,13 @@ class FakeSession:
                 for ids, mask in zip(features.input_ids, features.attention_mask, strict=True)
             ]
         )
+
+    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
+        """Run unless cancelled; a run that was cancelled meanwhile gives nothing and is listed all the same."""
+        cancel.require_wanted()
+        raw = self.run(features)
+        cancel.require_wanted()
+        return raw
 
     def row(self, ids: list[int]) -> NDArray[np.float32]:
         """Return the vector of one row of token ids, shape (width,)."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from samevec.errors import ConfigError, ProviderUnavailableError, SessionLoadError, SessionRunError
+from samevec.errors import (
+    ConfigError,
+    ProviderUnavailableError,
+    SessionLoadError,
+    SessionRunError,
+    WorkCancelledError,
+)
 from samevec.machine import allowed_cpus
 
 if TYPE_CHECKING:
@@ -15,11 +21,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
     from samevec.runtime.profiles import Profile
 
 __all__ = [
     "ORT_EXCEPTION_NAMES",
+    "CancellableSession",
     "OnnxSession",
     "Session",
     "onnxruntime_version",
@@ -72,6 +80,23 @@ class Session(Protocol):
 
         Raises
         ------
+        SessionRunError
+            The run failed.
+        """
+        ...
+
+
+@runtime_checkable
+class CancellableSession(Protocol):
+    """What a Session has beside :class:`Session` if it can end a run early; one that cannot finishes what it began."""
+
+    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
+        """Compute one microbatch, and end soon after `cancel` was cancelled; other runs go on.
+
+        Raises
+        ------
+        WorkCancelledError
+            It was cancelled before or while it ran.
         SessionRunError
             The run failed.
         """
@@ -158,10 +183,8 @@ class OnnxSession:
         except self._exceptions as error:
             raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; export it again") from error
         self._check_provider(profile.provider)
-        self._run_options = ort.RunOptions()
-        self._run_options.log_severity_level = 3
-        for key, value in profile.run_config.items():
-            self._run_options.add_run_config_entry(key, value)
+        self._run_config = dict(profile.run_config)
+        self._run_options = self._new_run_options()
         self._input_names = [value.name for value in self._session.get_inputs()]
         self._output_names = [value.name for value in self._session.get_outputs()]
 
@@ -189,8 +212,34 @@ class OnnxSession:
 
     def run(self, features: Features) -> NDArray[np.float32]:
         """Compute one microbatch, see :class:`Session`."""
+        return self._run(features, self._run_options)
+
+    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`CancellableSession`; ends between two operators of the graph."""
+        cancel.require_wanted()
+        options = self._new_run_options()  # of this run alone: terminating goes by the options object
+
+        def terminate() -> None:
+            options.terminate = True
+
         try:
-            outputs = self._session.run(self._output_names, features.as_feed(self._input_names), self._run_options)
+            with cancel.telling(terminate):
+                return self._run(features, options)
+        except SessionRunError as error:
+            if cancel.is_cancelled:
+                raise WorkCancelledError from error
+            raise
+
+    def _new_run_options(self) -> Any:
+        options = _onnxruntime().RunOptions()
+        options.log_severity_level = 3
+        for key, value in self._run_config.items():
+            options.add_run_config_entry(key, value)
+        return options
+
+    def _run(self, features: Features, options: Any) -> NDArray[np.float32]:
+        try:
+            outputs = self._session.run(self._output_names, features.as_feed(self._input_names), options)
         except self._exceptions as error:
             words = str(error).lower()
             out_of_memory = isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)

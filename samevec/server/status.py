@@ -70,11 +70,13 @@ HTTP_STATUS: dict[type[errors.SamevecError], ErrorStatus] = {
     UnauthorizedError: ErrorStatus(401, "authentication_error"),
     errors.OverloadedError: ErrorStatus(429, "overloaded"),
     errors.DeadlineExceededError: ErrorStatus(504, "deadline_exceeded"),
+    errors.WorkCancelledError: ErrorStatus(503, "cancelled"),  # hardly read: its client is gone
     errors.NotReadyError: ErrorStatus(503, _UNAVAILABLE),
     errors.InferenceError: ErrorStatus(500, "inference_error"),
     errors.SessionLoadError: ErrorStatus(503, _UNAVAILABLE),
     errors.ProviderUnavailableError: ErrorStatus(503, _UNAVAILABLE),
     errors.SessionRunError: ErrorStatus(500, "inference_error"),
+    errors.ItemsFailedError: ErrorStatus(500, "inference_error"),
     errors.NonFiniteOutputError: ErrorStatus(500, "non_finite_output"),
     errors.ParityError: ErrorStatus(503, _UNAVAILABLE),
     errors.ReferenceMissingError: ErrorStatus(503, _UNAVAILABLE),
