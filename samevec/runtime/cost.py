@@ -1,0 +1,75 @@
+"""What one session run costs, by constants measured on whole models; plans are compared by nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["COSTS", "CostModel"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostModel:
+    """Seconds and bytes of one session run.
+
+    Only ratios of the seconds matter to a plan, and those change far less from machine to machine than the seconds.
+
+    Attributes
+    ----------
+    per_run_s : float
+        What every run costs beside its arithmetic.
+    stream_s : float
+        Reading every weight once: the least that the linear layers take, however few the tokens.
+    per_token_s : float
+        Linear layers and all else that grows with the padded tokens.
+    per_token_squared_s : float
+        Attention: of one row, times the square of its padded length.
+    bytes_per_token : int
+        Memory a run takes beside the weights, by padded token; 0 where it is not known.
+    """
+
+    per_run_s: float
+    stream_s: float
+    per_token_s: float
+    per_token_squared_s: float
+    bytes_per_token: int = 0
+
+    def run_s(self, n_rows: Any, n_tokens: Any) -> Any:
+        """Return the seconds of a run.
+
+        Parameters
+        ----------
+        n_rows, n_tokens : int or ndarray of int
+            Rows, and the length to which they are padded.
+
+        Returns
+        -------
+        float or ndarray of float64
+            ``per_run + max(stream, per_token * rows * tokens) + per_token_squared * rows * tokens**2``.
+        """
+        padded = np.multiply(n_rows, n_tokens)
+        linear_s = np.maximum(self.stream_s, self.per_token_s * padded)
+        return self.per_run_s + linear_s + self.per_token_squared_s * padded * n_tokens
+
+
+#: By task: the two products. FINDINGS.md, 2 cores with AVX-512, fused graphs, weights prepacked. `per_token_s` and
+#: `per_token_squared_s` are fits to its shape tables, good to 8% at 8 x 64, 1 x 1,024, 1 x 2,048 and 1 x 4,096. (Its
+#: ceiling, 0.88 and 0.22 GFLOP a token at 450 GFLOP/s, would be 1.96 and 0.49 ms.) `per_run_s + stream_s` is what a
+#: query of 16 tokens takes, 79 to 84 and 27 ms; of that, streaming 1.76 and 0.44 GB at 25 GB/s explains up to 70 and
+#: 17 ms, and some of it overlaps with the arithmetic of longer runs but never all.
+COSTS: Mapping[str, CostModel] = MappingProxyType(
+    {
+        "embed": CostModel(
+            per_run_s=0.020, stream_s=0.060, per_token_s=2.1e-3, per_token_squared_s=3.5e-7, bytes_per_token=71_000
+        ),
+        "rerank": CostModel(
+            per_run_s=0.008, stream_s=0.018, per_token_s=0.62e-3, per_token_squared_s=0.95e-7, bytes_per_token=72_000
+        ),
+    }
+)
