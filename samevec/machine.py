@@ -1,4 +1,4 @@
-"""Facts of the machine: the compute allowance a container really has, and the processor's name."""
+"""Facts of the machine: the compute and memory a container really has, and the processor's name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import platform
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import psutil
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["allowed_cpus", "cgroup_cpu_quota", "cpu_name"]
+__all__ = ["allowed_cpus", "available_memory_bytes", "cgroup_cpu_quota", "cpu_name"]
+
+_CGROUP_ROOT, _CGROUP_MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def cgroup_cpu_quota(
-    root: Path = Path("/sys/fs/cgroup"), *, membership: Path = Path("/proc/self/cgroup")
-) -> float | None:
+def cgroup_cpu_quota(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_MEMBERSHIP) -> float | None:
     """Return the CPU quota of this process's control group.
 
     Parameters
@@ -39,7 +41,7 @@ def cgroup_cpu_quota(
     Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``: "$MAX $PERIOD"), ``scheduler/sched-bwc.rst``
     (version 1: ``cpu.cfs_quota_us``, -1 for none), and ``cgroups(7)`` for the lines of ``/proc/self/cgroup``.
     """
-    quotas = [_directory_quota(directory) for directory in _cgroup_directories(root, membership)]
+    quotas = [_directory_quota(directory) for directory in _cgroup_directories(root, membership, "cpu")]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -57,9 +59,9 @@ def _directory_quota(directory: Path) -> float | None:
     return None
 
 
-def _cgroup_directories(root: Path, membership: Path) -> Iterator[Path]:
+def _cgroup_directories(root: Path, membership: Path, controller: str) -> Iterator[Path]:
     """Give every directory that may limit this process: mount points, its own groups, and those above them."""
-    mounts = [root, root / "cpu"]
+    mounts = [root, root / controller]
     yield from mounts
     try:
         lines = membership.read_text().splitlines()
@@ -68,12 +70,54 @@ def _cgroup_directories(root: Path, membership: Path) -> Iterator[Path]:
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         mount = mounts[1] if controllers else mounts[0]  # no controllers named: the one hierarchy of version 2
         own = PurePosixPath(group.lstrip("/"))
         if ".." not in own.parts:  # a group outside of this container's view
             yield from (mount / above for above in (own, *own.parents) if above.parts)
+
+
+def available_memory_bytes(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_MEMBERSHIP) -> int:
+    """Return how much memory this process could still take before something is killed.
+
+    Parameters
+    ----------
+    root, membership : Path
+        As for :func:`cgroup_cpu_quota`.
+
+    Returns
+    -------
+    int
+        The smallest of what the machine has available and of the room under the limit of the process's control group
+        and of each above it. File pages count as room, mapped weights too: the kernel drops them before it kills.
+
+    References
+    ----------
+    Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``memory.max``, ``memory.current``, ``memory.stat``) and
+    ``cgroup-v1/memory.rst`` (``memory.limit_in_bytes``, ``memory.usage_in_bytes``, ``total_`` lines of the statistics).
+    """
+    rooms = [_directory_room(directory) for directory in _cgroup_directories(root, membership, "memory")]
+    return min([int(psutil.virtual_memory().available), *(room for room in rooms if room is not None)])
+
+
+def _directory_room(directory: Path) -> int | None:
+    """Return the bytes left under the limit that one control group sets, of either version."""
+    for limit_name, usage_name, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        try:
+            limit = int((directory / limit_name).read_text())
+            used = int((directory / usage_name).read_text())
+            pages = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+            dropped_first = [
+                pages.get(prefix + name, 0) for name in ("inactive_file", "active_file", "slab_reclaimable")
+            ]
+            return max(0, limit - used + sum(map(int, dropped_first)))
+        except (OSError, ValueError):
+            continue  # absent, or "max": no limit
+    return None
 
 
 def allowed_cpus(quota: float | None = None) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from samevec.runtime.rows import TokenRow
 
-__all__ = ["Features", "collate"]
+__all__ = ["Features", "collate", "padded_length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,11 @@ class Features:
         return "sha256:" + digest.hexdigest()
 
 
+def padded_length(n_tokens: int, pad_to_multiple: int) -> int:
+    """Return the width of a run whose longest row has so many tokens."""
+    return -(-n_tokens // pad_to_multiple) * pad_to_multiple
+
+
 def collate(rows: Sequence[TokenRow], *, pad_token_id: int, pad_to_multiple: int) -> Features:
     """Pad rows on the right to one length.
 
@@ -76,7 +81,7 @@ def collate(rows: Sequence[TokenRow], *, pad_token_id: int, pad_to_multiple: int
     Features
     """
     longest = max(row.n_tokens for row in rows)
-    width = -(-longest // pad_to_multiple) * pad_to_multiple
+    width = padded_length(longest, pad_to_multiple)
     input_ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
     attention_mask = np.zeros((len(rows), width), dtype=np.int64)
     type_ids = None if rows[0].type_ids is None else np.zeros((len(rows), width), dtype=np.int64)

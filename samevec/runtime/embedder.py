@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from samevec.errors import EmptyInputError, InputError
 from samevec.runtime.checks import whole_number
+from samevec.runtime.plan import require_policy
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
-    from samevec.runtime.engine import Engine, RunRecorder
+    from samevec.runtime.cancel import CancelToken
+    from samevec.runtime.engine import Engine, Outcome, RunRecorder
+    from samevec.runtime.plan import Policy
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.tokenization import Tokenizer
 
@@ -65,6 +68,7 @@ class Embedder:
         max_tokens: int | None = None,
         truncate: bool = True,
         deadline_s: float | None = None,
+        policy: Policy = "samevec",
     ) -> NDArray[np.float32]:
         """Embed texts.
 
@@ -85,6 +89,8 @@ class Embedder:
             Cut longer texts (the terminal token stays); False refuses them.
         deadline_s : float, optional
             Seconds from now, looked at between session runs.
+        policy : {"samevec", "native"}
+            ``"native"`` groups texts as sentence-transformers does, for comparisons.
 
         Returns
         -------
@@ -104,9 +110,11 @@ class Embedder:
         >>> embedder.encode(["What is the capital of China?"], prompt="query").shape  # doctest: +SKIP
         (1, 1024)
         """
+        require_policy(policy)
         self.validate_dimensions(dimensions)
         rows = self.tokenize(texts, prompt=prompt, max_tokens=max_tokens, truncate=truncate)
-        raw = self.compute(rows, batch_size=batch_size, deadline_s=deadline_s)
+        char_lengths = [len(text) for text in texts] if policy == "native" else None
+        raw = self.compute(rows, batch_size=batch_size, deadline_s=deadline_s, char_lengths=char_lengths)
         return self.finish(raw, dimensions=dimensions, normalize=normalize)
 
     def tokenize(
@@ -151,17 +159,30 @@ class Embedder:
         token_budget: int | None = None,
         deadline_s: float | None = None,
         recorder: RunRecorder | None = None,
+        char_lengths: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Return raw pooled vectors, shape (n_rows, width), see :meth:`samevec.runtime.engine.Engine.run_rows`."""
+        """Return raw pooled vectors, shape (n_rows, width).
+
+        See :meth:`samevec.runtime.engine.Engine.run_rows`, or with `char_lengths`
+        :meth:`samevec.runtime.engine.Engine.run_native`.
+        """
         if not rows:
             raise EmptyInputError("no texts given, at least one is needed", field="input")
+        if char_lengths is not None:
+            return self.engine.run_native(
+                rows, char_lengths, batch_size=batch_size, deadline_s=deadline_s, recorder=recorder
+            )
         return self.engine.run_rows(
             rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
         )
 
-    def run_microbatch(self, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
+    def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Return raw pooled vectors of rows computed in one session run."""
-        return self.engine.run_microbatch(rows)
+        return self.engine.run_microbatch(rows, cancel=cancel)
+
+    def run_guarded(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> Outcome:
+        """Run a microbatch within the memory there is, see :meth:`samevec.runtime.engine.Engine.run_guarded`."""
+        return self.engine.run_guarded(rows, cancel=cancel)
 
     def finish(
         self,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from samevec.errors import InputError
+from samevec.runtime.cost import COSTS
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
+from samevec.runtime.guards import MemoryGuard
 from samevec.runtime.plan import MAX_WORKER_TOKENS
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
@@ -62,6 +64,7 @@ def open_model(
     if token_budget is not None and token_budget < 1:
         raise InputError(f"{token_budget} given, at least 1 is needed", field="token_budget")
     tokenizer = Tokenizer.from_file(tokenizer_path, max_tokens=entry.max_tokens, type_ids=type_ids)
+    cost = COSTS[entry.task]
     engine = Engine(
         session=session,
         width=width or entry.dimensions or 1,
@@ -69,6 +72,8 @@ def open_model(
         pad_to_multiple=pad_to_multiple,
         token_budget=token_budget or MAX_WORKER_TOKENS,
         max_rows=max_rows or DEFAULT_ROWS[entry.task],
+        cost=cost,
+        memory=MemoryGuard(bytes_per_token=cost.bytes_per_token),
     )
     if entry.task == "embed":
         return Embedder(entry=entry, tokenizer=tokenizer, engine=engine)

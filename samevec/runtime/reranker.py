@@ -10,13 +10,16 @@ import numpy as np
 
 from samevec.errors import EmptyInputError, InputError
 from samevec.runtime.checks import whole_number
+from samevec.runtime.plan import require_policy
 from samevec.runtime.pooling import activate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
-    from samevec.runtime.engine import Engine, RunRecorder
+    from samevec.runtime.cancel import CancelToken
+    from samevec.runtime.engine import Engine, Outcome, RunRecorder
+    from samevec.runtime.plan import Policy
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.tokenization import Tokenizer
 
@@ -83,6 +86,7 @@ class Reranker:
         max_tokens: int | None = None,
         truncate: bool = True,
         deadline_s: float | None = None,
+        policy: Policy = "samevec",
     ) -> NDArray[np.float32]:
         """Score (query, document) pairs.
 
@@ -91,7 +95,7 @@ class Reranker:
         pairs : sequence of (str, str)
         raw : bool
             Give logits; otherwise the checkpoint's own activation is applied once.
-        batch_size, max_tokens, truncate, deadline_s
+        batch_size, max_tokens, truncate, deadline_s, policy
             As for :meth:`samevec.runtime.embedder.Embedder.encode`; pairs are cut ``longest_first``.
 
         Returns
@@ -106,8 +110,11 @@ class Reranker:
         DeadlineExceededError, InferenceError
             See :meth:`samevec.runtime.engine.Engine.run_rows`.
         """
+        require_policy(policy)
         rows = self.tokenize(pairs, max_tokens=max_tokens, truncate=truncate)
-        return self.finish(self.compute(rows, batch_size=batch_size, deadline_s=deadline_s), raw=raw)
+        char_lengths = [len(query) + len(document) for query, document in pairs] if policy == "native" else None
+        logits = self.compute(rows, batch_size=batch_size, deadline_s=deadline_s, char_lengths=char_lengths)
+        return self.finish(logits, raw=raw)
 
     def rank(
         self, query: str, documents: Sequence[str], *, top_n: int | None = None, raw: bool = False
@@ -158,17 +165,30 @@ class Reranker:
         token_budget: int | None = None,
         deadline_s: float | None = None,
         recorder: RunRecorder | None = None,
+        char_lengths: Sequence[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Return logits, shape (n_rows, 1), see :meth:`samevec.runtime.engine.Engine.run_rows`."""
+        """Return logits, shape (n_rows, 1).
+
+        See :meth:`samevec.runtime.engine.Engine.run_rows`, or with `char_lengths`
+        :meth:`samevec.runtime.engine.Engine.run_native`.
+        """
         if not rows:
             raise EmptyInputError("no pairs given, at least one is needed", field="pairs")
+        if char_lengths is not None:
+            return self.engine.run_native(
+                rows, char_lengths, batch_size=batch_size, deadline_s=deadline_s, recorder=recorder
+            )
         return self.engine.run_rows(
             rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
         )
 
-    def run_microbatch(self, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
+    def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Return logits of rows computed in one session run."""
-        return self.engine.run_microbatch(rows)
+        return self.engine.run_microbatch(rows, cancel=cancel)
+
+    def run_guarded(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> Outcome:
+        """Run a microbatch within the memory there is, see :meth:`samevec.runtime.engine.Engine.run_guarded`."""
+        return self.engine.run_guarded(rows, cancel=cancel)
 
     def finish(self, logits: NDArray[np.float32], *, raw: bool = False) -> NDArray[np.float32]:
         """Turn logits of shape (n_rows, 1) into scores of shape (n_rows,)."""

@@ -274,7 +274,7 @@ class DeafEngine(Engine):
         deadline_s: float | None = None,
         recorder: RunRecorder | None = None,
     ) -> NDArray[np.float32]:
-        return Engine.run_rows(self, rows, recorder=recorder)
+        return Engine.run_rows(self, rows, batch_size=self.max_rows, recorder=recorder)
 
 
 def test_a_batch_size_that_is_ignored_is_refused() -> None:

@@ -98,7 +98,7 @@ def test_the_recorder_hears_the_callers_positions_and_the_features() -> None:
         heard.append((list(indices), features.shape))
 
     a, b, c = rows([2, 6, 2])
-    fake_engine(max_rows=2).run_rows([a, a, b, c], recorder=recorder)
+    fake_engine().run_rows([a, a, b, c], batch_size=2, recorder=recorder)
     assert heard == [([2, 0], (2, 8)), ([3], (1, 4))]
 
 
