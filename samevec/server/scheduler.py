@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from samevec.runtime.cost import CostModel
     from samevec.runtime.rows import TokenRow
 
 __all__ = ["Admission", "MicrobatchRunner", "Ticket", "Worker", "WorkerLimits"]
@@ -73,10 +74,16 @@ class WorkerLimits:
         Of one microbatch.
     interactive_rows, interactive_tokens : int
         Requests within both use the interactive lane.
+    cost : CostModel, optional
+        By which plans are compared where no request names a size; every microbatch is filled without one.
+    pad_to_multiple : int
+        How runs are padded, for the cost.
     """
 
     token_budget: int
     max_rows: int
+    cost: CostModel | None = None
+    pad_to_multiple: int = 1
     interactive_rows: int = 8
     interactive_tokens: int = 1024
 
@@ -166,7 +173,7 @@ class _Job:
     sequence: int
     rows: list[TokenRow]  # distinct ones
     members: NDArray[np.int64]  # for every row of the caller, which of `rows` it equals
-    max_rows: int
+    batch_size: int | None
     deadline_s: float | None
     item_field: str
     future: Future[NDArray[np.float32]] = field(default_factory=Future)
@@ -209,8 +216,8 @@ class _Row:
 class _Lane:
     """Queued rows and the plan over them; the plan is made anew when rows have come or gone."""
 
-    def __init__(self, token_budget: int) -> None:
-        self._token_budget = token_budget
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
         self._planned: deque[list[_Row]] = deque()
         self._arrived: list[_Row] = []
 
@@ -245,13 +252,19 @@ class _Lane:
 
     def _plan(self, rows: list[_Row]) -> list[list[_Row]]:
         # Rows under different caps are planned apart: a cap then holds for every microbatch with a row of its request.
-        groups: dict[int, list[_Row]] = {}
+        groups: dict[int | None, list[_Row]] = {}
         for row in rows:
-            groups.setdefault(row.job.max_rows, []).append(row)
+            groups.setdefault(row.job.batch_size, []).append(row)
+        limits = self._limits
         microbatches = []
-        for max_rows, group in groups.items():
-            lengths = [row.n_tokens for row in group]
-            steps = plan(lengths, token_budget=self._token_budget, max_rows=max_rows)
+        for batch_size, group in groups.items():
+            steps = plan(
+                [row.n_tokens for row in group],
+                token_budget=limits.token_budget,
+                max_rows=limits.max_rows if batch_size is None else min(batch_size, limits.max_rows),
+                cost=limits.cost if batch_size is None else None,  # a named size is filled, as in a library call
+                pad_to_multiple=limits.pad_to_multiple,
+            )
             microbatches += [[group[i] for i in batch.indices] for batch in steps.microbatches]
         return sorted(microbatches, key=lambda batch: min(row.job.sequence for row in batch))
 
@@ -290,8 +303,8 @@ class Worker:
         self._canary = canary
         self._clock = clock
         self._wakeup = threading.Condition()
-        self._interactive = _Lane(limits.token_budget)
-        self._bulk = _Lane(limits.token_budget)
+        self._interactive = _Lane(limits)
+        self._bulk = _Lane(limits)
         self._running: list[_Row] = []
         self._last_was_bulk = True
         self._n_bulk_finished = 0
@@ -383,8 +396,7 @@ class Worker:
         distinct: dict[int, TokenRow] = {}
         for row, slot in zip(rows, members.tolist(), strict=True):
             distinct.setdefault(slot, row)
-        max_rows = self._limits.max_rows if batch_size is None else min(batch_size, self._limits.max_rows)
-        job = _Job(next(self._sequence), list(distinct.values()), members, max_rows, deadline_s, field)
+        job = _Job(next(self._sequence), list(distinct.values()), members, batch_size, deadline_s, field)
         job.n_missing = len(job.rows)
         return job
 

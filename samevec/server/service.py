@@ -134,6 +134,8 @@ class Service:
             token_budget=settings.token_budget
             or min(model.engine.token_budget, worker_budget_tokens(len(self.models))),
             max_rows=model.engine.max_rows,
+            cost=model.engine.cost,
+            pad_to_multiple=model.engine.pad_to_multiple,
             interactive_rows=settings.interactive_rows,
             interactive_tokens=settings.interactive_tokens,
         )

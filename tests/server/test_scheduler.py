@@ -17,6 +17,7 @@ from samevec.errors import (
     OverloadedError,
     SessionRunError,
 )
+from samevec.runtime.cost import CostModel
 from samevec.runtime.rows import TokenRow
 from samevec.server.scheduler import Admission, Worker, WorkerLimits
 
@@ -288,3 +289,18 @@ def test_admission_refuses_what_exceeds_the_bounds() -> None:
         with pytest.raises(OverloadedError, match="90 tokens are queued"):
             other.add_tokens(20)
     assert (admission.items, admission.tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(("batch_size", "shapes"), [(None, [(1, 20), (1, 9), (1, 2)]), (8, [(3, 20)])])
+def test_requests_that_name_no_size_are_planned_by_cost_and_others_filled(
+    script: Script, batch_size: int | None, shapes: list[tuple[int, int]]
+) -> None:
+    # A run costs next to nothing and a padded token much: lengths far apart are cheapest in runs of their own.
+    cost = CostModel(per_run_s=0.001, stream_s=0.0, per_token_s=1.0, per_token_squared_s=0.0)
+    bench = Bench(script, WorkerLimits(token_budget=64, max_rows=8, cost=cost))
+    bench.worker.start()
+    rows = [TokenRow(tuple(range(1, n + 1))) for n in (2, 9, 20)]
+    found = bench.submit(rows, batch_size=batch_size).result(timeout=10)
+    bench.worker.stop()
+    assert sorted(script.shapes(), reverse=True) == shapes
+    np.testing.assert_array_equal(found, bench.expected(rows))
