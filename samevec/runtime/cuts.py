@@ -16,6 +16,8 @@ __all__ = ["Limits", "cut_cheapest", "cut_greedily"]
 
 # Of a group of equal lengths this many full runs stay open to the search; the rest can only be full runs of their own.
 _OPEN_RUNS = 3
+# Costs as near as this differ by rounding only.
+_TIE = 1 + 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +156,7 @@ def _search(searched: NDArray[np.int64], groups: _Groups, limits: Limits, cost: 
         start = int(np.searchsorted(searched, group))
         for i in range(end - 1, start - 1, -1):
             totals = best_s[i + 1 : i + 1 + cap] + run_s
-            k = int(totals.argmin())
+            k = int(np.flatnonzero(totals <= totals.min() * _TIE)[-1])  # of equals the fullest run first
             best_s[i] = totals[k]
             steps[i] = k + 1
         end = start

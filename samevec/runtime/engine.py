@@ -334,7 +334,7 @@ class Engine:
         longest = max(rows[i].n_tokens for i in piece)
         fitting = self.memory.fitting_rows(allowed, padded_length(longest, self.pad_to_multiple))
         if fitting < allowed:
-            self.limit.shrink(allowed)
+            self.limit.shrink(allowed, fitting=fitting)
         if fitting < len(piece):
             pending.appendleft(piece[fitting:])
         return piece[:fitting]

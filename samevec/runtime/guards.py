@@ -111,11 +111,11 @@ class AdaptiveLimit:
         rows = self._rows
         return max_rows if rows is None else min(max_rows, rows)
 
-    def shrink(self, n_rows: int) -> None:
-        """Note that so many rows were too many: the limit is now at most half of them, and never below 1."""
+    def shrink(self, n_rows: int, *, fitting: int = 1) -> None:
+        """Note that so many rows were too many: the limit is now half of them at most, or what is known to fit."""
         with self._lock:
             self._trouble_rows = max(self._trouble_rows, n_rows)
-            self._rows = max(1, min(n_rows, self._rows or n_rows) // 2)
+            self._rows = max(fitting, min(n_rows, self._rows or n_rows) // 2)
             self._n_good = 0
 
     def note_success(self) -> None:
