@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactError, NotReadyError, ParityError
 from samevec.load import open_candidate, open_proved, require_open_gate, state_of
-from samevec.progress import SilentProgress
 from samevec.prove import prove
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
@@ -99,12 +97,12 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
             raise NotReadyError("the lock names no model to serve")
         # All gates are asked before the first model is loaded, and every closed one is named.
         refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
-        outcomes = [refusal for refusal in refusals if refusal is not None] or _load_all(plan, progress)
-        served = [outcome for outcome in outcomes if isinstance(outcome, ServedModel)]
-        for refusal in outcomes:
-            if not isinstance(refusal, ServedModel):
-                say(f"samevec: not serving: {refusal}")
-        return 3 if len(served) < len(outcomes) else run_server(served, settings, endpoints)
+        served: list[ServedModel] = []
+        if not any(refusals):
+            refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
+        for refusal in filter(None, refusals):
+            say(f"samevec: not serving: {refusal}")
+        return 3 if any(refusals) else run_server(served, settings, endpoints)
     except _StopBeforeReadyError:
         say("samevec: stopped before it was ready")
         return 0
@@ -130,26 +128,8 @@ def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
     return None
 
 
-def _load_all(plan: ServePlan, progress: Progress) -> list[ServedModel | ParityError | ArtifactError]:
-    """Load every model, or learn why not, in the order of the entries.
-
-    Models are loaded side by side: hashing and reading files, graphs and tokenizers keep one core each busy. PyTorch
-    models are not: their loading is not safe from threads.
-    """
-
-    def load(entry: LockedModel, shown: Progress) -> ServedModel | ParityError | ArtifactError:
-        try:
-            return load_served(entry, plan, shown)
-        except (ParityError, ArtifactError) as error:
-            return error
-
-    if plan.backend == "torch" or len(plan.entries) == 1:
-        return [load(entry, progress) for entry in plan.entries]
-    with (
-        progress.step(f"verify and load {len(plan.entries)} models"),
-        ThreadPoolExecutor(max_workers=len(plan.entries)) as pool,
-    ):
-        return list(pool.map(lambda entry: load(entry, SilentProgress()), plan.entries))
+def _load_into(served: list[ServedModel], entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    served.append(load_served(entry, plan, progress))
 
 
 def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
