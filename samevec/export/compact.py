@@ -69,7 +69,7 @@ class _Rewriter:
             if tensor.external_data and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2
         }
         self._nodes: list[onnx.NodeProto] = []
-        self._stored: list[TensorProto] = []
+        self._stored: dict[str, TensorProto] = {}
         self._replaced: set[str] = set()
 
     def rewrite(self) -> int:
@@ -84,7 +84,7 @@ class _Rewriter:
         del self._model.graph.node[:]
         self._model.graph.node.extend(self._nodes)
         del self._model.graph.initializer[:]
-        self._model.graph.initializer.extend(self._stored)
+        self._model.graph.initializer.extend(self._stored.values())
         self._path.write_bytes(self._model.SerializeToString())
         target.replace(self._path.parent / DATA_NAME)
         return len(self._replaced)
@@ -127,12 +127,12 @@ class _Rewriter:
 
     def _keep_others(self, file: BinaryIO) -> None:
         zero = helper.make_tensor(_ZERO, TensorProto.INT64, [], [0])
-        self._stored.append(zero)
+        self._stored[_ZERO] = zero
         for tensor in self._model.graph.initializer:
             if tensor.name in self._replaced:
                 continue
             if not tensor.external_data:
-                self._stored.append(tensor)
+                self._stored[tensor.name] = tensor
                 continue
             self._store(tensor.name, self._bytes(tensor), tensor.data_type, file, shape=tuple(tensor.dims))
 
@@ -148,7 +148,7 @@ class _Rewriter:
     def _store(
         self, name: str, values: NDArray[Any], dtype: int, file: BinaryIO, *, shape: tuple[int, ...] | None = None
     ) -> None:
-        if any(tensor.name == name for tensor in self._stored):
+        if name in self._stored:
             return  # a table gathered from twice
         file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
         tensor = TensorProto(name=name, data_type=dtype, dims=shape or values.shape)
@@ -157,7 +157,7 @@ class _Rewriter:
         set_external_data(tensor, DATA_NAME, offset=file.tell(), length=len(content))
         tensor.ClearField("raw_data")
         file.write(content)
-        self._stored.append(tensor)
+        self._stored[name] = tensor
 
 
 def _upper_halves(values: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -147,9 +147,7 @@ class Tokenizer:
                 rows.append(self._pair_row(query, document, limit, truncate, field=field, index=i))
         return rows
 
-    def rows_from_ids(
-        self, id_lists: Sequence[Sequence[int]], *, truncate: bool = True, field: str = "input"
-    ) -> list[TokenRow]:
+    def rows_from_ids(self, id_lists: Sequence[Sequence[int]], *, field: str = "input") -> list[TokenRow]:
         """Take token ids as callers send them, ids exactly as given.
 
         Raises

@@ -221,7 +221,7 @@ class Service:
 
         def tokenize() -> list[TokenRow]:
             if work.token_ids:
-                return model.tokenizer.rows_from_ids(work.token_ids, truncate=work.truncate, field=work.field)
+                return model.tokenizer.rows_from_ids(work.token_ids, field=work.field)
             return model.tokenize(work.texts, prompt=work.prompt_name, truncate=work.truncate, field=work.field)
 
         raw, n_tokens = await self._compute(served, tokenize, work, n_items=len(work.texts) or len(work.token_ids))

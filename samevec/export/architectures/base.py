@@ -9,11 +9,11 @@ import torch
 from optimum.exporters.onnx.model_patcher import ModelPatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from optimum.exporters.onnx import OnnxConfig
 
-__all__ = ["Architecture", "ForwardPatcher", "contract_inputs", "rotary_tables"]
+__all__ = ["Architecture", "ContractConfig", "ForwardPatcher", "rotary_tables"]
 
 _DYNAMIC_TOKENS = {0: "rows", 1: "tokens"}
 
@@ -26,20 +26,38 @@ class Architecture:
     ----------
     optimum_task : str
         Optimum's name of the task.
-    make_config : callable (module, form, max_tokens) -> OnnxConfig
-        Configuration for a graph form, ``"plain"`` or ``"fused"``.
+    configs : mapping of str to class
+        Configuration class of each graph form, ``"plain"`` and ``"fused"``; each derives from :class:`ContractConfig`.
     reference_rows : callable (module, input_ids, attention_mask) -> Tensor
         The same raw rows through the unpatched model, for comparing by value.
     """
 
     optimum_task: str
-    make_config: Callable[[Any, str, int], OnnxConfig]
+    configs: Mapping[str, type[Any]]
     reference_rows: Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
+    def make_config(self, module: Any, form: str, max_tokens: int) -> OnnxConfig:
+        """Return the configuration that exports a module in a graph form, for rows of up to `max_tokens`."""
+        config = self.configs[form](module.config, task=self.optimum_task)
+        config.max_tokens = max_tokens
+        return config
 
-def contract_inputs() -> dict[str, dict[int, str]]:
-    """Return the contract's inputs with their dynamic axes."""
-    return {"input_ids": dict(_DYNAMIC_TOKENS), "attention_mask": dict(_DYNAMIC_TOKENS)}
+
+class ContractConfig:
+    """The contract's inputs and output, in place of optimum's; put before the optimum configuration it changes."""
+
+    max_tokens = 0
+    output_name = ""
+
+    @property
+    def inputs(self) -> dict[str, dict[int, str]]:
+        """Inputs with their dynamic axes."""
+        return {"input_ids": dict(_DYNAMIC_TOKENS), "attention_mask": dict(_DYNAMIC_TOKENS)}
+
+    @property
+    def outputs(self) -> dict[str, dict[int, str]]:
+        """The one output with its dynamic axis."""
+        return {self.output_name: {0: "rows"}}
 
 
 class ForwardPatcher(ModelPatcher):  # type: ignore[misc]

@@ -16,7 +16,7 @@ from optimum.exporters.onnx.model_configs import ModernBertOnnxConfig
 from torch.nn.functional import linear
 
 from samevec.errors import ExportError
-from samevec.export.architectures.base import Architecture, ForwardPatcher, contract_inputs, rotary_tables
+from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
 from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
 
 __all__ = ["ARCHITECTURE"]
@@ -248,28 +248,17 @@ def _gated_mlp(mlp: Any, normed: torch.Tensor) -> torch.Tensor:
     return cast("torch.Tensor", mlp.Wo(mlp.act(inner) * gate))
 
 
-class _RerankerConfig(ModernBertOnnxConfig):  # type: ignore[misc]
+class _RerankerConfig(ContractConfig, ModernBertOnnxConfig):  # type: ignore[misc]
     _MODEL_PATCHER = _PlainPatcher
-    max_tokens = 0
-
-    @property
-    def inputs(self) -> dict[str, dict[int, str]]:
-        return contract_inputs()
-
-    @property
-    def outputs(self) -> dict[str, dict[int, str]]:
-        return {"logits": {0: "rows"}}
+    output_name = "logits"
 
 
 class _FusedRerankerConfig(_RerankerConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
-def _make_config(module: Any, form: str, max_tokens: int) -> _RerankerConfig:
-    cls = {"plain": _RerankerConfig, "fused": _FusedRerankerConfig}[form]
-    config = cls(module.config, task="text-classification")
-    config.max_tokens = max_tokens
-    return config
-
-
-ARCHITECTURE = Architecture(optimum_task="text-classification", make_config=_make_config, reference_rows=reference_rows)
+ARCHITECTURE = Architecture(
+    optimum_task="text-classification",
+    configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig},
+    reference_rows=reference_rows,
+)

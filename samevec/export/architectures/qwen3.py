@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 
-from samevec.export.architectures.base import Architecture, ForwardPatcher, contract_inputs, rotary_tables
+from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
 from samevec.export.contrib_ops import causal_grouped_attention, reshape
 
 __all__ = ["ARCHITECTURE"]
@@ -108,28 +108,17 @@ def _norm_heads(states: torch.Tensor, norm: Any, n_heads: int) -> torch.Tensor:
     return reshape(norm(reshape(states, (0, 0, n_heads, -1))), (0, 0, -1))
 
 
-class _EmbedderConfig(Qwen3OnnxConfig):  # type: ignore[misc]
+class _EmbedderConfig(ContractConfig, Qwen3OnnxConfig):  # type: ignore[misc]
     _MODEL_PATCHER = _PlainPatcher
-    max_tokens = 0
-
-    @property
-    def inputs(self) -> dict[str, dict[int, str]]:
-        return contract_inputs()
-
-    @property
-    def outputs(self) -> dict[str, dict[int, str]]:
-        return {"embedding": {0: "rows"}}
+    output_name = "embedding"
 
 
 class _FusedEmbedderConfig(_EmbedderConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
-def _make_config(module: Any, form: str, max_tokens: int) -> _EmbedderConfig:
-    cls = {"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig}[form]
-    config = cls(module.config, task="feature-extraction")
-    config.max_tokens = max_tokens
-    return config
-
-
-ARCHITECTURE = Architecture(optimum_task="feature-extraction", make_config=_make_config, reference_rows=reference_rows)
+ARCHITECTURE = Architecture(
+    optimum_task="feature-extraction",
+    configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig},
+    reference_rows=reference_rows,
+)
