@@ -33,6 +33,7 @@ from samevec.export.fetch import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
 from samevec.parity.cases import builtin_cases
 from samevec.parity.reference_file import write_reference
+from samevec.parity.retrieval import builtin_fixture
 from samevec.progress import Progress, SilentProgress
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.session import OnnxSession
@@ -174,7 +175,9 @@ class _Export:
             samevec_version=__version__,
             toolchain=toolchain,
             graph=graph,
-            tokenizer=TokenizerInfo(pad_token_id=_pad_token_id(self.snapshot), type_ids=False),
+            tokenizer=TokenizerInfo(
+                pad_token_id=_pad_token_id(self.snapshot), type_ids="token_type_ids" in graph.inputs
+            ),
             files=_digest_files(self.directory, self.progress),
         )
         (self.directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
@@ -183,7 +186,9 @@ class _Export:
     def _capture(self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]) -> None:
         from samevec.parity.reference import capture_reference  # noqa: PLC0415  loads torch
 
-        captured = capture_reference(reference, case_set, toolchain=toolchain, progress=self.progress)
+        captured = capture_reference(
+            reference, case_set, toolchain=toolchain, fixture=builtin_fixture(), progress=self.progress
+        )
         write_reference(self.directory / REFERENCE_NAME, captured)
 
     def _export_graph(self, reference: ReferenceModel) -> GraphInfo:

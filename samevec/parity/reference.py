@@ -16,7 +16,8 @@ import numpy as np
 from samevec.errors import ConfigError, ExportError
 from samevec.machine import allowed_cpus
 from samevec.parity.cases import TextCase
-from samevec.parity.reference_file import CapturedRow, Reference
+from samevec.parity.reference_file import CapturedRow, Reference, RetrievalReference
+from samevec.parity.retrieval import fixture_cases
 from samevec.progress import SilentProgress
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
     from samevec.parity.cases import CaseSet, PairCase
+    from samevec.parity.retrieval import RetrievalFixture
     from samevec.progress import Progress
 
 __all__ = ["ReferenceModel", "capture_reference", "load_reference_model"]
@@ -51,6 +53,11 @@ class ReferenceModel:
     def module(self) -> Any:
         """The transformers model inside, for the export; whoever changes it must be done capturing."""
         return self.pipeline[0].model
+
+    @property
+    def type_ids(self) -> bool:
+        """Whether the pipeline feeds segment ids."""
+        return "token_type_ids" in self.pipeline.tokenizer.model_input_names
 
     def capture_texts(
         self, texts: Sequence[str], *, prompt: str | None = None, max_tokens: int | None = None
@@ -247,6 +254,7 @@ def capture_reference(
     case_set: CaseSet,
     *,
     toolchain: Mapping[str, str],
+    fixture: RetrievalFixture | None = None,
     progress: Progress | None = None,
 ) -> Reference:
     """Compute the reference of a case set.
@@ -258,6 +266,8 @@ def capture_reference(
     case_set : CaseSet
     toolchain : mapping of str to str
         Versions in use, for the record.
+    fixture : RetrievalFixture, optional
+        Computed too; a file needs it.
     progress : Progress, optional
 
     Returns
@@ -265,11 +275,21 @@ def capture_reference(
     Reference
         Ready for :func:`samevec.parity.reference_file.write_reference`.
     """
+    entry = model.entry
+    rows = model.capture_cases(case_set, progress=progress)
+    retrieval = None
+    if fixture is not None:
+        retrieval = RetrievalReference.from_rows(
+            model.capture_cases(fixture_cases(fixture, entry.task, prompts=entry.prompts), progress=progress),
+            fixture_digest=fixture.digest,
+            task=entry.task,
+        )
     return Reference.from_rows(
-        model.capture_cases(case_set, progress=progress),
-        model=model.entry.name,
+        rows,
+        model=entry.name,
         case_set=case_set,
-        lock_entry_digest=model.entry.digest,
-        prompts=dict(model.entry.prompts),
+        lock_entry_digest=entry.digest,
+        prompts=dict(entry.prompts),
         toolchain=dict(toolchain),
+        retrieval=retrieval,
     )

@@ -1,4 +1,4 @@
-"""``reference.safetensors``: what PyTorch gave for the built-in cases. Written and read without torch."""
+"""``reference.safetensors``: what PyTorch gave for the built-in cases and for the retrieval fixture; without torch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
 
     from samevec.parity.cases import CaseSet
 
-__all__ = ["REFERENCE_VERSION", "CapturedRow", "Reference", "read_reference", "write_reference"]
+__all__ = [
+    "REFERENCE_VERSION",
+    "CapturedRow",
+    "Reference",
+    "RetrievalReference",
+    "read_reference",
+    "write_reference",
+]
 
-REFERENCE_VERSION = 1
+#: 2 since it holds the retrieval fixture's rows.
+REFERENCE_VERSION = 2
 
 # One key: the library writes several in an order that changes from run to run, and with it the file's digest.
 _METADATA_KEY = "samevec"
+_TENSORS = ("ids", "offsets", "raw", "final")
+_RETRIEVAL = "retrieval_"  # before the names of the same four tensors of the fixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,41 @@ class CapturedRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RetrievalReference:
+    """What the reference computed for a retrieval fixture, in the order of its cases.
+
+    Attributes
+    ----------
+    fixture_digest : str
+    ids : tuple of tuple of int
+    raw : ndarray of float32, shape (n_cases, width)
+    final : ndarray of float32, shape (n_cases, width) or (n_cases,)
+    """
+
+    fixture_digest: str
+    ids: tuple[tuple[int, ...], ...]
+    raw: NDArray[np.float32]
+    final: NDArray[np.float32]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[CapturedRow], *, fixture_digest: str, task: str) -> RetrievalReference:
+        """Put captured rows, in the order of the fixture's cases, into one record."""
+        ids, raw, final = _stack(rows, task)
+        return cls(fixture_digest=fixture_digest, ids=ids, raw=raw, final=final)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _stack(
+    rows: Sequence[CapturedRow], task: str
+) -> tuple[tuple[tuple[int, ...], ...], NDArray[np.float32], NDArray[np.float32]]:
+    final = np.stack([row.final for row in rows])
+    ids = tuple(row.ids for row in rows)
+    return ids, np.stack([row.raw for row in rows]), final[:, 0] if task == "rerank" else final
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
     """The reference of one model for one case set.
 
@@ -64,6 +109,8 @@ class Reference:
     ids : tuple of tuple of int
     raw : ndarray of float32, shape (n_cases, width)
     final : ndarray of float32, shape (n_cases, width) or (n_cases,)
+    retrieval : RetrievalReference or None
+        None only where somebody compares cases of their own; a file has it.
     """
 
     model: str
@@ -75,6 +122,7 @@ class Reference:
     ids: tuple[tuple[int, ...], ...]
     raw: NDArray[np.float32]
     final: NDArray[np.float32]
+    retrieval: RetrievalReference | None = None
 
     @classmethod
     def from_rows(
@@ -86,6 +134,7 @@ class Reference:
         lock_entry_digest: str,
         prompts: dict[str, str],
         toolchain: dict[str, str],
+        retrieval: RetrievalReference | None = None,
     ) -> Reference:
         """Put captured rows, in the order of the cases, into one record.
 
@@ -96,7 +145,7 @@ class Reference:
         """
         if len(rows) != len(case_set):
             raise ValueError(f"{len(rows)} rows captured for {len(case_set)} cases")
-        final = np.stack([row.final for row in rows])
+        ids, raw, final = _stack(rows, case_set.task)
         return cls(
             model=model,
             task=case_set.task,
@@ -104,9 +153,10 @@ class Reference:
             case_set_digest=case_set.digest,
             prompts=dict(prompts),
             toolchain=dict(toolchain),
-            ids=tuple(row.ids for row in rows),
-            raw=np.stack([row.raw for row in rows]),
-            final=final[:, 0] if case_set.task == "rerank" else final,
+            ids=ids,
+            raw=raw,
+            final=final,
+            retrieval=retrieval,
         )
 
     def __len__(self) -> int:
@@ -120,7 +170,14 @@ def write_reference(path: Path, reference: Reference) -> None:
     ----------
     path : Path
     reference : Reference
+
+    Raises
+    ------
+    ValueError
+        It lacks the retrieval fixture's rows.
     """
+    if reference.retrieval is None:
+        raise ValueError("the reference lacks the retrieval fixture's rows")
     metadata = {
         "reference_version": REFERENCE_VERSION,
         "model": reference.model,
@@ -129,14 +186,19 @@ def write_reference(path: Path, reference: Reference) -> None:
         "case_set_digest": reference.case_set_digest,
         "prompts": reference.prompts,
         "toolchain": reference.toolchain,
+        "fixture_digest": reference.retrieval.fixture_digest,
     }
-    tensors: dict[str, NDArray[Any]] = {
-        "ids": np.asarray([i for ids in reference.ids for i in ids], dtype=np.int64),
-        "offsets": np.cumsum([0, *(len(ids) for ids in reference.ids)], dtype=np.int64),
-        "raw": np.ascontiguousarray(reference.raw, dtype=np.float32),
-        "final": np.ascontiguousarray(reference.final, dtype=np.float32),
-    }
+    tensors = _to_tensors(reference) | _to_tensors(reference.retrieval, prefix=_RETRIEVAL)
     path.write_bytes(save(tensors, metadata={_METADATA_KEY: canonical_json(metadata).decode("ascii")}))
+
+
+def _to_tensors(rows: Reference | RetrievalReference, *, prefix: str = "") -> dict[str, NDArray[Any]]:
+    return {
+        prefix + "ids": np.asarray([i for ids in rows.ids for i in ids], dtype=np.int64),
+        prefix + "offsets": np.cumsum([0, *(len(ids) for ids in rows.ids)], dtype=np.int64),
+        prefix + "raw": np.ascontiguousarray(rows.raw, dtype=np.float32),
+        prefix + "final": np.ascontiguousarray(rows.final, dtype=np.float32),
+    }
 
 
 def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
@@ -156,20 +218,28 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
-            tensors = {name: file.get_tensor(name) for name in ("ids", "offsets", "raw", "final")}
-        return _from_tensors(metadata, tensors)
+            version = metadata.pop("reference_version")
+            if version == REFERENCE_VERSION:
+                names = [prefix + name for prefix in ("", _RETRIEVAL) for name in _TENSORS]
+                return _from_tensors(metadata, {name: file.get_tensor(name) for name in names})
     except FileNotFoundError as error:
         raise ReferenceMissingError(f"{path}: no reference to compare with", fix=fix) from error
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ReferenceMissingError(f"{path}: not a readable reference ({error})", fix=fix) from error
+    raise ReferenceMissingError(
+        f"{path}: written by another samevec (reference version {version}, this one reads {REFERENCE_VERSION})", fix=fix
+    )
 
 
 def _from_tensors(metadata: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Reference:
-    version = metadata.pop("reference_version")
-    if version != REFERENCE_VERSION:
-        raise ValueError(f"reference_version {version} is not {REFERENCE_VERSION}")
-    offsets, ids = tensors["offsets"].tolist(), tensors["ids"].tolist()
+    retrieval = RetrievalReference(fixture_digest=metadata.pop("fixture_digest"), **_rows(tensors, _RETRIEVAL))
+    return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval)
+
+
+def _rows(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, Any]:
+    offsets, ids = tensors[prefix + "offsets"].tolist(), tensors[prefix + "ids"].tolist()
     rows = tuple(tuple(ids[a:b]) for a, b in itertools.pairwise(offsets))
-    if not len(rows) == len(tensors["raw"]) == len(tensors["final"]):
+    raw, final = tensors[prefix + "raw"], tensors[prefix + "final"]
+    if not len(rows) == len(raw) == len(final):
         raise ValueError("token ids, raw and final rows differ in number")
-    return Reference(**metadata, ids=rows, raw=tensors["raw"], final=tensors["final"])
+    return {"ids": rows, "raw": raw, "final": final}

@@ -10,7 +10,14 @@ import pytest
 
 from samevec.errors import ReferenceMissingError
 from samevec.parity.cases import CaseSet, PairCase, TextCase
-from samevec.parity.reference_file import CapturedRow, Reference, read_reference, write_reference
+from samevec.parity.reference_file import (
+    REFERENCE_VERSION,
+    CapturedRow,
+    Reference,
+    RetrievalReference,
+    read_reference,
+    write_reference,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +38,7 @@ def reference() -> Reference:
         lock_entry_digest="sha256:e",
         prompts={"query": "Q: ", "document": ""},
         toolchain={"torch": "2.13.0", "numpy": "2.4.6"},
+        retrieval=RetrievalReference.from_rows(rows[::-1][:2], fixture_digest="sha256:f", task="embed"),
     )
 
 
@@ -45,6 +53,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.raw.dtype == np.float32
     np.testing.assert_array_equal(read.raw, written.raw)
     np.testing.assert_array_equal(read.final, written.final)
+    assert read.retrieval is not None
+    assert written.retrieval is not None
+    assert read.retrieval.ids == ((5, 9), (9,))
+    assert read.retrieval.fixture_digest == "sha256:f"
+    np.testing.assert_array_equal(read.retrieval.raw, written.retrieval.raw)
+    np.testing.assert_array_equal(read.retrieval.final, written.retrieval.final)
 
 
 def test_equal_references_are_equal_bytes(tmp_path: Path) -> None:
@@ -87,3 +101,23 @@ def test_a_file_with_unequal_rows_is_refused(tmp_path: Path) -> None:
     write_reference(path, dataclasses.replace(whole, raw=whole.raw[:2]))
     with pytest.raises(ReferenceMissingError, match="differ in number"):
         read_reference(path)
+
+
+def test_a_file_of_another_version_says_so_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    write_reference(path, reference())
+    marker = b'\\"reference_version\\":'
+    assert path.read_bytes().count(marker + b"2") == 1
+    path.write_bytes(path.read_bytes().replace(marker + b"2", marker + b"1"))
+    with pytest.raises(ReferenceMissingError) as caught:
+        read_reference(path, fix="samevec export --model m")
+    assert str(caught.value) == (
+        f"{path}: written by another samevec (reference version 1, this one reads {REFERENCE_VERSION}); "
+        "run: samevec export --model m"
+    )
+
+
+def test_a_reference_without_the_fixtures_rows_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lacks the retrieval fixture"):
+        write_reference(tmp_path / "r", dataclasses.replace(reference(), retrieval=None))
+    assert not (tmp_path / "r").exists()

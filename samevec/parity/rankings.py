@@ -1,0 +1,365 @@
+"""Rankings compared and rated. Pure: numbers in, counts and figures out; a change is data, never an exception.
+
+Values are costs: the smaller, the better (cosine distances; a reranker's scores with their sign turned).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "OrderChange",
+    "Quality",
+    "RankingRun",
+    "Rankings",
+    "compare_order",
+    "decided_share",
+    "ndcg_at",
+    "order_of",
+    "rate",
+    "recall_at",
+    "reciprocal_rank",
+]
+
+
+def order_of(costs: NDArray[Any], *, top: int | None = None) -> list[int]:
+    """Return positions by ascending cost, equal costs by position.
+
+    Parameters
+    ----------
+    costs : ndarray of float, shape (n_items,)
+    top : int, optional
+        Keep only so many.
+    """
+    return [int(i) for i in np.argsort(costs, kind="stable")[:top]]
+
+
+def recall_at(order: Sequence[int], grades: Mapping[int, int], k: int) -> float:
+    """Return the share of the relevant items among the first k.
+
+    Parameters
+    ----------
+    order : sequence of int
+        Items, best first.
+    grades : mapping of int to int
+        Grade of every relevant item; at least one.
+    k : int
+    """
+    return len(grades.keys() & set(order[:k])) / len(grades)
+
+
+def reciprocal_rank(order: Sequence[int], grades: Mapping[int, int]) -> float:
+    """Return 1 over the rank of the first relevant item; 0 where there is none."""
+    return next((1 / rank for rank, item in enumerate(order, start=1) if item in grades), 0.0)
+
+
+def ndcg_at(order: Sequence[int], grades: Mapping[int, int], k: int) -> float:
+    """Return the normalised discounted cumulative gain of the first k items.
+
+    Notes
+    -----
+    Gain ``2**grade - 1``, discount ``log2(rank + 1)`` (Burges et al. 2005, "Learning to Rank using Gradient Descent");
+    the ideal order has every relevant item, best grades first.
+    """
+    gains = [2.0 ** grades[item] - 1 if item in grades else 0.0 for item in order[:k]]
+    ideal = sorted((2.0**grade - 1 for grade in grades.values()), reverse=True)[:k]
+    return _discounted(gains) / _discounted(ideal)
+
+
+def _discounted(gains: Sequence[float]) -> float:
+    return float(sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains, start=1)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """Means over all queries; recall is None where no more than k items were ranked, since it could not be missed.
+
+    Attributes
+    ----------
+    recall_10, recall_100 : float or None
+    mrr, ndcg_10 : float
+    """
+
+    recall_10: float | None
+    recall_100: float | None
+    mrr: float
+    ndcg_10: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        return {"recall_10": self.recall_10, "recall_100": self.recall_100, "mrr": self.mrr, "ndcg_10": self.ndcg_10}
+
+
+def rate(orders: Sequence[Sequence[int]], labels: Sequence[Mapping[int, int]], *, n_items: int) -> Quality:
+    """Rate rankings by their labels.
+
+    Parameters
+    ----------
+    orders : sequence of sequence of int
+        One ranking a query.
+    labels : sequence of mapping of int to int
+        Grades of each query's relevant items.
+    n_items : int
+        Items that were ranked for each query.
+
+    Returns
+    -------
+    Quality
+    """
+    each = list(zip(orders, labels, strict=True))
+
+    def recall(k: int) -> float | None:
+        return _mean([recall_at(order, grades, k) for order, grades in each]) if n_items > k else None
+
+    return Quality(
+        recall_10=recall(10),
+        recall_100=recall(100),
+        mrr=_mean([reciprocal_rank(order, grades) for order, grades in each]),
+        ndcg_10=_mean([ndcg_at(order, grades, 10) for order, grades in each]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderChange:
+    """How one query's ranking differs from the reference's.
+
+    Attributes
+    ----------
+    shared : int
+        Items that are in both rankings.
+    size : int
+        Items of the reference's ranking.
+    first : tuple of (int, int), or None
+        First item of the reference and of the candidate, where they differ.
+    displacement : int
+        Greatest change of rank; an item that fell out counts as just behind the last.
+    swapped : int
+        Pairs in another order although the reference holds them apart.
+    swapped_first, swapped_members : bool
+        Whether the first item, or membership, changed in such a way.
+    example : tuple of (int, int), or None
+        The pair in another order that the reference holds furthest apart, its better item first.
+    """
+
+    shared: int
+    size: int
+    first: tuple[int, int] | None
+    displacement: int
+    swapped: int
+    swapped_first: bool
+    swapped_members: bool
+    example: tuple[int, int] | None
+
+
+def compare_order(
+    reference: Sequence[int], candidate: Sequence[int], costs: NDArray[np.float64], allowance: NDArray[np.float64]
+) -> OrderChange:
+    """Compare two rankings of the same items.
+
+    Parameters
+    ----------
+    reference, candidate : sequence of int
+        Items, best first; of equal length, each the first so many of all items.
+    costs : ndarray of float64, shape (n_items,)
+        The reference's cost of every item, ranked or not.
+    allowance : ndarray of float64, shape (n_items,)
+        How much each cost may be off.
+
+    Returns
+    -------
+    OrderChange
+
+    Notes
+    -----
+    Two items are a near tie if their costs differ by no more than their two allowances together: either order may then
+    come of costs that are each within what they are allowed. A pair counts as swapped if it is no near tie and the
+    candidate ranks the worse item before the better; an item that is not ranked comes after all that are.
+    """
+    n_items, top = len(costs), len(reference)
+    ranks = np.full(n_items, top)
+    ranks[list(candidate)] = np.arange(len(candidate))
+    gaps = costs[None, :] - costs[:, None]  # row: an item; column: how much worse the other is
+    apart = gaps > allowance[:, None] + allowance[None, :]
+    swapped = apart & (ranks[None, :] < ranks[:, None])
+    at = np.unravel_index(int(np.where(swapped, gaps, -np.inf).argmax()), gaps.shape)
+    outside = ranks == top
+    return OrderChange(
+        shared=len(set(reference) & set(candidate)),
+        size=top,
+        first=(reference[0], candidate[0]) if reference[0] != candidate[0] else None,
+        displacement=int(np.abs(ranks[list(reference)] - np.arange(top)).max()),
+        swapped=int(swapped.sum()),
+        swapped_first=bool(swapped[:, candidate[0]].any()),
+        swapped_members=bool(swapped[outside].any()),
+        example=(int(at[0]), int(at[1])) if swapped.any() else None,
+    )
+
+
+def decided_share(order: Sequence[int], costs: NDArray[np.float64], allowance: NDArray[np.float64]) -> float:
+    """Return the share of a ranking's pairs that are no near ties: how much of the order a comparison can hold to.
+
+    Parameters
+    ----------
+    order : sequence of int
+        Items, best first; at least two.
+    costs, allowance : ndarray of float64, shape (n_items,)
+        As for :func:`compare_order`.
+    """
+    chosen = list(order)
+    gaps = np.abs(costs[chosen][None, :] - costs[chosen][:, None])
+    apart = gaps > allowance[chosen][:, None] + allowance[chosen][None, :]
+    return float(apart.sum() / (len(chosen) * (len(chosen) - 1)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankingRun:
+    """The rankings of one way to compute them, beside the reference's.
+
+    Attributes
+    ----------
+    name : str
+        ``default`` (one call), ``shuffled`` (in other company) or ``stored`` (the candidate's queries in a table of
+        PyTorch's document vectors, which is what a store holds when its backend changes).
+    changes : tuple of OrderChange
+        One a query.
+    quality : Quality
+    """
+
+    name: str
+    changes: tuple[OrderChange, ...]
+    quality: Quality
+
+    @property
+    def first_changes(self) -> int:
+        """Queries whose first result is another."""
+        return sum(change.first is not None for change in self.changes)
+
+    @property
+    def member_changes(self) -> int:
+        """Results that are not among the reference's, over all queries."""
+        return sum(change.size - change.shared for change in self.changes)
+
+    @property
+    def displacement(self) -> int:
+        """Greatest change of rank."""
+        return max(change.displacement for change in self.changes)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Changes that near ties do not explain, one sentence a kind."""
+        kinds = {
+            "another first result": [change.swapped_first for change in self.changes],
+            "other members": [change.swapped_members for change in self.changes],
+            "another order": [change.swapped > 0 for change in self.changes],
+        }
+        return tuple(self._sentence(words, flags) for words, flags in kinds.items() if any(flags))
+
+    def _sentence(self, words: str, flags: Sequence[bool]) -> str:
+        query = flags.index(True)
+        better, worse = self.changes[query].example or (-1, -1)
+        return (
+            f"rankings/{self.name}: {words} for {sum(flags)} of {len(flags)} queries, beyond near ties "
+            f"(first query {query}: item {worse} comes before item {better})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        return {
+            "name": self.name,
+            "first_changes": self.first_changes,
+            "member_changes": self.member_changes,
+            "displacement": self.displacement,
+            "swapped_pairs": sum(change.swapped for change in self.changes),
+            "quality": self.quality.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rankings:
+    """What the ranking check found.
+
+    Attributes
+    ----------
+    task, fixture_digest : str
+    n_queries, n_items, top : int
+        Queries, items ranked for each, and how many of them were taken.
+    search : str
+        What ranked them.
+    decided : float
+        Share of the reference's pairs of results that are no near ties: what order changes were looked for in.
+    reference_quality : Quality or None
+    runs : tuple of RankingRun
+        Empty when nothing could be computed.
+    failures, notes, not_measured : tuple of str
+        One sentence each.
+    """
+
+    task: str
+    fixture_digest: str
+    n_queries: int
+    n_items: int
+    top: int
+    search: str = ""
+    decided: float = 0.0
+    reference_quality: Quality | None = None
+    runs: tuple[RankingRun, ...] = ()
+    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    not_measured: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """One line: what was ranked, and how much of it changed."""
+        what = f"rankings of {self.n_items} items for {self.n_queries} queries"
+        if not self.runs:
+            return f"{what}: not computed"
+        firsts = max(run.first_changes for run in self.runs)
+        members = max(run.member_changes for run in self.runs)
+        moved = max(run.displacement for run in self.runs)
+        return (
+            f"{what}, top {self.top} by {self.search}: {firsts} first results changed, {members} members changed, "
+            f"greatest move {moved} ranks; {self.decided:.1%} of pairs are no near ties"
+        )
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """:attr:`words`, and the figures of the reference and of the candidate."""
+        if self.reference_quality is None:
+            return (self.words,)
+        expected, found = self.reference_quality.to_dict(), self.runs[0].quality.to_dict()
+        titles = {"recall_10": "Recall@10", "recall_100": "Recall@100", "mrr": "MRR", "ndcg_10": "NDCG@10"}
+        figures = [
+            f"{title} {expected[key]:.4f} / {found[key]:.4f}"
+            for key, title in titles.items()
+            if expected[key] is not None
+        ]
+        return (self.words, f"reference / candidate: {', '.join(figures)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        return {
+            "task": self.task,
+            "fixture_digest": self.fixture_digest,
+            "n_queries": self.n_queries,
+            "n_items": self.n_items,
+            "top": self.top,
+            "search": self.search,
+            "decided": round(self.decided, 6),
+            "reference_quality": None if self.reference_quality is None else self.reference_quality.to_dict(),
+            "runs": [run.to_dict() for run in self.runs],
+            "failures": list(self.failures),
+            "notes": list(self.notes),
+            "not_measured": list(self.not_measured),
+        }

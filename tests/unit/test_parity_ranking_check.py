@@ -1,0 +1,319 @@
+"""The ranking check, with fakes: it passes equal and nearly equal rankings, and refuses each way of being wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers import models, pre_tokenizers, processors
+
+from samevec.errors import ReferenceMissingError
+from samevec.lock import load_lock
+from samevec.parity.cases import CaseSet, PairCase, TextCase
+from samevec.parity.ranking_check import check_rankings
+from samevec.parity.reference_file import CapturedRow, Reference, RetrievalReference
+from samevec.parity.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.vector_table import SqliteSearch, cosine_distances
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.engine import Engine
+from samevec.runtime.fake import FakeSession
+from samevec.runtime.reranker import Reranker
+from samevec.runtime.tokenization import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from samevec.parity.rankings import Rankings
+    from samevec.runtime.collate import Features
+    from samevec.runtime.engine import RunRecorder
+    from samevec.runtime.rows import TokenRow
+
+    Model = Embedder | Reranker
+    Wrong = Callable[[NDArray[np.float32], Features], NDArray[np.float32]]
+
+WIDTH = 384
+LOCK = load_lock("toy")
+FIXTURE = builtin_fixture()
+
+
+class WrongSession(FakeSession):
+    """A FakeSession whose output is changed by a function of output and features."""
+
+    def __init__(self, width: int, wrong: Wrong) -> None:
+        super().__init__(width)
+        self._wrong = wrong
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        return self._wrong(super().run(features), features)
+
+
+def make_model(task: str, session: FakeSession | None = None) -> Model:
+    raw = RawTokenizer(
+        models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[])
+    )
+    raw.add_special_tokens(["<sep>"])
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.post_processor = processors.TemplateProcessing(
+        single="$A <sep>", pair="<sep> $A <sep> $B <sep>", special_tokens=[("<sep>", 256)]
+    )
+    entry = next(entry for entry in LOCK.models if entry.task == task)
+    width = WIDTH if task == "embed" else 1
+    session = session or FakeSession(width)
+    engine = Engine(session=session, width=session.width, max_rows=32)
+    kind = Embedder if task == "embed" else Reranker
+    return kind(entry=entry, tokenizer=Tokenizer(raw, 2048), engine=engine)
+
+
+def make_reference(task: str) -> Reference:
+    """Return what a FakeSession gives for the fixture, as the reference."""
+    model = make_model(task)
+    session = cast("FakeSession", model.engine.session)
+    cases = fixture_cases(FIXTURE, task, prompts=model.entry.prompts)
+    ids: list[tuple[int, ...]] = []
+    for case in cases.cases:
+        if isinstance(model, Embedder):
+            ids += [row.ids for row in model.tokenize([cast("TextCase", case).text], prompt=cast("Any", case).prompt)]
+        else:
+            ids += [row.ids for row in model.tokenize([(cast("PairCase", case).query, cast("Any", case).document)])]
+    rows = []
+    for one in ids:
+        raw = session.row(list(one))[None]
+        rows.append(CapturedRow(one, raw[0], np.atleast_1d(model.finish(raw)[0])))
+    small = CaseSet(task=cases.task, texts=cases.texts[:1], pairs=cases.pairs[:1])
+    return Reference.from_rows(
+        rows[:1],
+        model=model.name,
+        case_set=small,
+        lock_entry_digest=model.entry.digest,
+        prompts={},
+        toolchain={},
+        retrieval=RetrievalReference.from_rows(rows, fixture_digest=FIXTURE.digest, task=task),
+    )
+
+
+REFERENCES = {task: make_reference(task) for task in ("embed", "rerank")}
+
+
+def check(task: str, wrong: Wrong | None = None, *, bits_required: bool = True, **options: Any) -> Rankings:
+    width = WIDTH if task == "embed" else 1
+    model = make_model(task, FakeSession(width) if wrong is None else WrongSession(width, wrong))
+    return check_rankings(model, REFERENCES[task], tolerance=LOCK.tolerance, bits_required=bits_required, **options)
+
+
+def test_an_equal_embedder_passes_through_a_real_table() -> None:
+    found = check("embed")
+    assert found.failures == ()
+    assert found.not_measured == ()
+    assert found.search.startswith("sqlite-vec ")
+    assert [run.name for run in found.runs] == ["default", "shuffled", "stored"]
+    for run in found.runs:
+        assert (run.first_changes, run.member_changes, run.displacement) == (0, 0, 0)
+        assert run.quality == found.reference_quality
+    assert (found.n_queries, found.n_items, found.top) == (32, 256, 100)
+    assert found.decided > 0.9
+    assert "toy models' weights are generated" in found.notes[0]
+
+
+def test_an_equal_reranker_passes() -> None:
+    found = check("rerank")
+    assert found.failures == ()
+    assert [run.name for run in found.runs] == ["default", "shuffled"]
+    assert (found.n_queries, found.n_items, found.top) == (32, 6, 6)
+    assert found.reference_quality is not None
+    assert found.reference_quality.recall_10 is None  # six items: nothing could be missed
+    assert all(run.first_changes == run.displacement == 0 for run in found.runs)
+
+
+def noise(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    stream = np.random.default_rng(np.ascontiguousarray(raw).view(np.uint32).reshape(-1)[:64])
+    return raw + stream.uniform(-9e-5, 9e-5, raw.shape).astype(np.float32)
+
+
+def test_other_orders_of_near_ties_are_counted_and_pass() -> None:
+    found = check("embed", noise, bits_required=False)
+    assert found.failures == ()
+    assert max(run.displacement for run in found.runs) > 0
+    assert "greatest move 0 ranks" not in found.words
+
+
+def swap_rows(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return raw if len(raw) < 2 else raw[[1, 0, *range(2, len(raw))]]
+
+
+def half_of_each_vector(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    raw[:, WIDTH // 2 :] = 0
+    return raw
+
+
+def first_tokens(raw: NDArray[np.float32], features: Features) -> NDArray[np.float32]:
+    return np.stack([FakeSession(raw.shape[1]).row(ids[:12].tolist()) for ids in features.input_ids])
+
+
+def turned_round(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return -raw
+
+
+@pytest.mark.parametrize(
+    ("task", "wrong"),
+    [
+        ("embed", swap_rows),
+        ("embed", half_of_each_vector),
+        ("embed", first_tokens),
+        ("rerank", swap_rows),
+        ("rerank", first_tokens),
+        ("rerank", turned_round),
+    ],
+)
+def test_wrong_vectors_change_rankings_and_are_refused(task: str, wrong: Wrong) -> None:
+    found = check(task, wrong)
+    for run in found.runs:
+        if run.name == "stored" and wrong is swap_rows:
+            continue  # queries are longest here and run among themselves, whether or not two of them are swapped
+        assert run.first_changes > 0
+        assert any(failure.startswith(f"rankings/{run.name}: another first result for ") for failure in run.failures)
+        assert any("another order" in failure for failure in run.failures)
+        assert set(run.failures) <= set(found.failures)
+    if task == "embed":
+        assert any("other members" in failure for failure in found.failures)
+    assert any("rows differ" in failure for failure in found.failures)  # values are looked at too
+
+
+def test_vectors_that_turn_together_keep_their_rankings_but_not_a_stores() -> None:
+    found = check("embed", turned_round)
+    by_name = {run.name: run for run in found.runs}
+    assert by_name["default"].failures == ()
+    assert by_name["stored"].first_changes == 32
+    assert len(by_name["stored"].failures) == 3
+
+
+def test_a_vector_of_another_width_is_refused_unranked() -> None:
+    model = make_model("embed", FakeSession(WIDTH // 2))
+    found = check_rankings(model, REFERENCES["embed"], tolerance=LOCK.tolerance, bits_required=True)
+    assert found.runs == ()
+    assert found.failures[0] == "rankings/default: shape (288, 192) instead of (288, 384)"
+    assert found.words.endswith("not computed")
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0])
+def test_what_cannot_be_computed_is_a_failure(value: float) -> None:
+    def bad(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+        raw[0] = value
+        return raw
+
+    found = check("embed", bad)
+    assert len(found.failures) == 1
+    assert found.failures[0].startswith("rankings: could not be computed: ")
+
+
+def test_other_bits_in_other_company_fail_only_where_they_may_not() -> None:
+    def moved(raw: NDArray[np.float32], features: Features) -> NDArray[np.float32]:
+        return np.nextafter(raw, np.float32(2)) if len(raw) > 10 else raw
+
+    strict = check("embed", moved)
+    assert [failure for failure in strict.failures if "other bits than in the default run" in failure]
+    loose = check("embed", moved, bits_required=False)
+    assert loose.failures == ()
+    assert any("other bits than in the default run" in note for note in loose.notes)
+
+
+class DeafEngine(Engine):
+    """An engine that ignores what the caller asks for."""
+
+    def run_rows(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        deadline_s: float | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> NDArray[np.float32]:
+        return Engine.run_rows(self, rows, batch_size=1, recorder=recorder)
+
+
+def test_a_shuffled_run_that_is_the_default_run_proves_nothing() -> None:
+    model = make_model("rerank")
+    deaf = dataclasses.replace(model, engine=DeafEngine(session=FakeSession(1), width=1))
+    found = check_rankings(deaf, REFERENCES["rerank"], tolerance=LOCK.tolerance, bits_required=True)
+    assert "rankings/shuffled: ran the same microbatches as default, so it proves nothing (vacuous)" in found.failures
+
+
+def test_other_token_ids_are_refused() -> None:
+    retrieval = REFERENCES["embed"].retrieval
+    assert retrieval is not None
+    other = dataclasses.replace(retrieval, ids=((1, *retrieval.ids[0]), *retrieval.ids[1:]))
+    reference = dataclasses.replace(REFERENCES["embed"], retrieval=other)
+    found = check_rankings(make_model("embed"), reference, tolerance=LOCK.tolerance, bits_required=True)
+    assert found.failures[0].startswith("rankings/ids: row 0: token id")
+
+
+def test_without_a_table_numpy_ranks_and_it_is_said() -> None:
+    found = check("embed", search="no SQLite here loads extensions")
+    assert found.failures == ()
+    assert found.search == "numpy"
+    assert found.not_measured == ("rankings through SQLite (numpy ranked instead): no SQLite here loads extensions",)
+    through_table = check("embed")
+    assert [run.changes for run in found.runs] == [run.changes for run in through_table.runs]
+    assert found.reference_quality == through_table.reference_quality
+
+
+class LosingSearch(SqliteSearch):
+    """A table that never returns one document."""
+
+    def __call__(self, documents: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
+        found = cosine_distances(documents, queries).astype(np.float32)
+        found[:, 7] = np.inf
+        return found
+
+
+def test_a_table_that_loses_documents_is_found_out() -> None:
+    found = check("embed", search=LosingSearch(lambda: None, "losing"))
+    assert "rankings/reference: 32 distances from the table are not what numpy computes" in found.failures
+
+
+def test_a_reference_without_the_fixture_is_refused_with_the_command() -> None:
+    bare = dataclasses.replace(REFERENCES["embed"], retrieval=None)
+    retrieval = REFERENCES["embed"].retrieval
+    assert retrieval is not None
+    other = dataclasses.replace(bare, retrieval=dataclasses.replace(retrieval, fixture_digest="sha256:0"))
+    for reference, words in ((bare, "lacks the retrieval fixture"), (other, "for another retrieval fixture")):
+        with pytest.raises(ReferenceMissingError) as caught:
+            check_rankings(
+                make_model("embed"), reference, tolerance=LOCK.tolerance, bits_required=True, fix="samevec export X"
+            )
+        assert words in str(caught.value)
+        assert str(caught.value).endswith("; run: samevec export X")
+
+
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_records_and_lines_are_whole(task: str) -> None:
+    for found in (check(task), check(task, swap_rows)):
+        record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+        assert record["failures"] == list(found.failures)
+        assert [run["name"] for run in record["runs"]] == [run.name for run in found.runs]
+        assert record["fixture_digest"] == FIXTURE.digest
+        assert found.lines[0] == found.words
+        assert "NDCG@10" in found.lines[1]
+
+
+def test_each_run_is_told_to_progress() -> None:
+    seen: list[float] = []
+
+    class Counting:
+        @contextmanager
+        def step(self, label: str, *, total: float | None = None, unit: str = "") -> Any:
+            seen.append(-float(total or 0))
+            yield seen.append
+
+        def note(self, message: str) -> None:
+            pass
+
+    check("rerank", progress=cast("Any", Counting()))
+    assert seen == [-2.0, 1, 1]
