@@ -148,6 +148,7 @@ class Reranker:
         pairs: Sequence[tuple[str, str]],
         *,
         max_tokens: int | None = None,
+        max_document_tokens: int | None = None,
         truncate: bool = True,
         field: str = "pairs",
     ) -> list[TokenRow]:
@@ -155,7 +156,9 @@ class Reranker:
         for i, pair in enumerate(pairs):
             if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
                 raise InputError("a query and a document are needed", field=field, index=i)
-        return self.tokenizer.encode_pairs(pairs, max_tokens=max_tokens, truncate=truncate, field=field)
+        return self.tokenizer.encode_pairs(
+            pairs, max_tokens=max_tokens, max_document_tokens=max_document_tokens, truncate=truncate, field=field
+        )
 
     def compute(
         self,

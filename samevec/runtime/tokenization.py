@@ -115,6 +115,7 @@ class Tokenizer:
         pairs: Sequence[tuple[str, str]],
         *,
         max_tokens: int | None = None,
+        max_document_tokens: int | None = None,
         truncate: bool = True,
         field: str = "pairs",
     ) -> list[TokenRow]:
@@ -123,6 +124,8 @@ class Tokenizer:
         Parameters
         ----------
         pairs : sequence of (str, str)
+        max_document_tokens : int, optional
+            Most content tokens of each document; what exceeds it is cut before the pair as a whole.
         max_tokens, truncate, field
             As for :meth:`encode_texts`. Truncation is ``longest_first``: the longer side is cut until both fit, or both
             to half the room; every separator stays.
@@ -144,7 +147,9 @@ class Tokenizer:
             queries = self._encode([pair[0] for pair in chunk], field=field, start=start)
             documents = self._encode([pair[1] for pair in chunk], field=field, start=start)
             for i, (query, document) in enumerate(zip(queries, documents, strict=True), start):
-                rows.append(self._pair_row(query, document, limit, truncate, field=field, index=i))
+                room = len(document) if max_document_tokens is None else max_document_tokens
+                n_cut = self._cut(document, room, truncate, field=field, index=i, n_special=0)
+                rows.append(self._pair_row(query, document, limit, truncate, field=field, index=i, n_cut=n_cut))
         return rows
 
     def rows_from_ids(self, id_lists: Sequence[Sequence[int]], *, field: str = "input") -> list[TokenRow]:
@@ -199,7 +204,7 @@ class Tokenizer:
         return cut
 
     def _pair_row(
-        self, query: Encoding, document: Encoding, limit: int, truncate: bool, *, field: str, index: int
+        self, query: Encoding, document: Encoding, limit: int, truncate: bool, *, field: str, index: int, n_cut: int
     ) -> TokenRow:
         n_special = self.raw.num_special_tokens_to_add(is_pair=True)
         n_query, n_document = split_longest_first(len(query), len(document), limit - n_special)
@@ -209,7 +214,7 @@ class Tokenizer:
             raise InputTooLongError(field=field, index=index, n_tokens=n_tokens, limit_tokens=limit)
         query.truncate(n_query)
         document.truncate(n_document)
-        return self._row(self.raw.post_process(query, document), cut)
+        return self._row(self.raw.post_process(query, document), n_cut + cut)
 
     def _row(self, encoding: Encoding, cut: int) -> TokenRow:
         return TokenRow(tuple(encoding.ids), tuple(encoding.type_ids) if self.type_ids else None, cut)

@@ -1,23 +1,23 @@
-"""Arrays in, response bodies out."""
+"""Arrays in, the parts of response bodies out that several dialects share."""
 
 from __future__ import annotations
 
 import base64
-import uuid
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 
 from samevec.runtime.reranker import rank_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
-    from samevec.server.schemas import RerankRequest
-    from samevec.server.service import Embedded, Scored
+__all__ = ["TRUNCATED_HEADER", "encode_array", "ranked_results", "truncation_headers", "truncation_record"]
 
-__all__ = ["encode_array", "encode_embeddings", "encode_rerank"]
+#: How many items of a request were cut; on every route, and absent when none was.
+TRUNCATED_HEADER = "x-samevec-truncated"
 
 
 def encode_array(values: NDArray[np.float32]) -> str:
@@ -25,57 +25,46 @@ def encode_array(values: NDArray[np.float32]) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
 
 
-def encode_embeddings(embedded: Embedded, *, encoding_format: Literal["float", "base64"]) -> bytes:
-    """Return the body of an embeddings response.
+def ranked_results(
+    scores: NDArray[np.float32], *, top_n: int | None, score_key: str, shown: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """Return the items of a ranking: best first, ties in request order.
 
     Parameters
     ----------
-    embedded : Embedded
-        Finite: orjson would write NaN as null.
-    encoding_format : {"float", "base64"}
+    scores : ndarray of float32, shape (n,)
+    top_n : int or None
+        Keep this many; all when None.
+    score_key : str
+        What the dialect calls a score.
+    shown : mapping of str to sequence
+        More keys of each item; a sequence holds one value a document, in request order.
 
     Returns
     -------
-    bytes
-        JSON. Floats are the shortest decimals that read back as the same float32.
-
-    Notes
-    -----
-    Encoded item by item: one call for thousands of vectors would hold the interpreter lock, and so the event loop, for
-    a good part of a second even from another thread.
+    list of dict
+        Scores are numpy's float32: serialised as they are, they keep their shortest decimals.
     """
-    parts = []
-    for i, vector in enumerate(embedded.vectors):
-        values: Any = encode_array(vector) if encoding_format == "base64" else vector
-        item = {"object": "embedding", "index": i, "embedding": values}
-        parts.append(orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY))
-    tail = {"model": embedded.model, "usage": {"prompt_tokens": embedded.n_tokens, "total_tokens": embedded.n_tokens}}
-    return b'{"object":"list","data":[' + b",".join(parts) + b"]," + orjson.dumps(tail)[1:]
+    return [
+        {"index": ranked.index, score_key: scores[ranked.index]}
+        | {key: values[ranked.index] for key, values in shown.items()}
+        for ranked in rank_scores(scores, top_n=top_n)
+    ]
 
 
-def encode_rerank(scored: Scored, request: RerankRequest) -> bytes:
-    """Return the body of a rerank response: best first, ties in request order.
+def truncation_record(cut: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return the extension field that reports each cut item, or nothing when none was cut.
 
     Parameters
     ----------
-    scored : Scored
-    request : RerankRequest
-
-    Returns
-    -------
-    bytes
-        JSON. Without ``return_documents`` there is no ``document`` key, rather than a null one.
+    cut : sequence of (int, int)
+        Position of an item in the request, and how many tokens it lost.
     """
-    results: list[dict[str, Any]] = []
-    for ranked in rank_scores(scored.scores, top_n=request.top_n):
-        result: dict[str, Any] = {"index": ranked.index, "relevance_score": scored.scores[ranked.index]}
-        if request.return_documents:
-            result["document"] = {"text": request.documents[ranked.index]}
-        results.append(result)
-    body = {
-        "id": uuid.uuid4().hex,
-        "model": scored.model,
-        "results": results,
-        "usage": {"prompt_tokens": scored.n_tokens, "total_tokens": scored.n_tokens},
-    }
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    if not cut:
+        return {}
+    return {"samevec": {"truncated": [{"index": index, "cut_tokens": n_tokens} for index, n_tokens in cut]}}
+
+
+def truncation_headers(cut: Sequence[tuple[int, int]]) -> dict[str, str]:
+    """Return the header that counts cut items: bodies of strict dialects have no place for more."""
+    return {TRUNCATED_HEADER: str(len(cut))} if cut else {}

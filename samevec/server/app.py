@@ -1,8 +1,7 @@
-"""The HTTP front: routes, the key check, documentation that works offline."""
+"""The HTTP front: the application, the key check, documentation that works offline."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +13,17 @@ from swagger_ui_bundle import swagger_ui_path
 
 from samevec._version import __version__
 from samevec.server import openapi
-from samevec.server.answers import encode_embeddings, encode_rerank
-from samevec.server.exchange import error_response, json_response, read_deadline, read_json, run_while_connected
-from samevec.server.schemas import EmbeddingsRequest, RerankRequest, parse_embeddings, parse_rerank
-from samevec.server.service import EmbedWork, RerankWork, Service
-from samevec.server.status import UnauthorizedError
+from samevec.server.dialects.tei import info_fields
+from samevec.server.exchange import error_response, json_response
+from samevec.server.routes import add_routes
+from samevec.server.status import UnauthorizedError, path_dialect, refusal_body
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from samevec.server.status import Dialect
-
-    Handler = Callable[[Any, float | None], Awaitable[bytes]]
+    from samevec.server.service import Service
 
 __all__ = ["create_app"]
 
@@ -37,6 +33,18 @@ _DESCRIPTION = (
     "Embeddings and reranking from ONNX graphs that were proved equal to PyTorch on this machine. "
     "Texts longer than the model's limit are cut unless `truncate` is false; unknown options are refused."
 )
+
+
+class _Application(FastAPI):
+    """An application whose document says which routes need a key."""
+
+    needs_key = False
+
+    def openapi(self) -> dict[str, Any]:
+        document = super().openapi()
+        if self.needs_key:
+            openapi.add_security(document, open_paths=_OPEN_PATHS)
+        return document
 
 
 def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
@@ -53,84 +61,24 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     -------
     FastAPI
     """
-    app = FastAPI(
+    app = _Application(
         title="samevec", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.openapi_version = openapi.OPENAPI_VERSION
-    _add_inference(app, service)
+    add_routes(app, service)
     _add_status(app, service)
     _add_docs(app)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
     if api_keys:
         app.add_middleware(_KeyCheck, api_keys=api_keys)
+        app.needs_key = True
     return app
 
 
-def _add_inference(app: FastAPI, service: Service) -> None:
-    async def embed(body: Any, deadline_s: float | None) -> bytes:
-        request = parse_embeddings(body, max_items=service.settings.max_batch_items)
-        embedded = await service.embed(_embed_work(request, deadline_s))
-        if embedded.vectors.size <= 1 << 14:
-            return encode_embeddings(embedded, encoding_format=request.encoding_format)
-        return await asyncio.to_thread(encode_embeddings, embedded, encoding_format=request.encoding_format)
-
-    async def rerank(body: Any, deadline_s: float | None) -> bytes:
-        request = parse_rerank(body, max_items=service.settings.max_batch_items)
-        return encode_rerank(await service.rerank(_rerank_work(request, deadline_s)), request)
-
-    @app.post("/v1/embeddings", summary="Embed texts (OpenAI)", tags=["inference"], **openapi.EMBEDDINGS)
-    async def embeddings(request: Request) -> Response:
-        return await _answer(request, service, embed, "openai")
-
-    @app.post("/v1/rerank", summary="Rank documents for a query (Cohere)", tags=["inference"], **openapi.RERANK)
-    async def rerank_v1(request: Request) -> Response:
-        return await _answer(request, service, rerank, "cohere")
-
-
-async def _answer(request: Request, service: Service, handle: Handler, dialect: Dialect) -> Response:
-    """Read, compute and answer; every exception becomes a body of the route's dialect."""
-    settings = service.settings
-    try:
-        deadline_s = read_deadline(request, service.clock)
-        body = await read_json(request, max_bytes=settings.max_body_bytes, timeout_s=settings.client_timeout_s)
-
-        async def work() -> Response:
-            return Response(await handle(body, deadline_s), media_type="application/json")
-
-        return await run_while_connected(request, work())
-    except Exception as error:
-        return error_response(error, dialect)
-
-
-def _embed_work(request: EmbeddingsRequest, deadline_s: float | None) -> EmbedWork:
-    return EmbedWork(
-        model=request.model,
-        texts=request.texts,
-        token_ids=request.token_ids,
-        prompt_name=request.prompt_name,
-        prompt_field=request.prompt_field,
-        dimensions=request.dimensions,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        deadline_s=deadline_s,
-    )
-
-
-def _rerank_work(request: RerankRequest, deadline_s: float | None) -> RerankWork:
-    return RerankWork(
-        model=request.model,
-        pairs=tuple((request.query, document) for document in request.documents),
-        raw_scores=request.raw_scores,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        deadline_s=deadline_s,
-    )
-
-
 def _add_status(app: FastAPI, service: Service) -> None:
-    @app.get("/health", summary="Whether the process answers", tags=["status"])
+    @app.get("/health", summary="Whether the process answers", tags=["status"], **openapi.HEALTH)
     async def health() -> Response:
         return json_response({"status": "ok"})
 
@@ -143,7 +91,7 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/info", summary="What is served, and how", tags=["status"], **openapi.INFO)
     async def info() -> Response:
-        return json_response(service.info())
+        return json_response(info_fields(service.models[0], service.settings) | service.info())
 
     @app.get("/v1/models", summary="List models (OpenAI)", tags=["status"], **openapi.MODELS)
     async def models() -> Response:
@@ -171,14 +119,12 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     """Answer unknown paths and methods in the dialect of the path."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class alone
     message = f"{request.method} {request.url.path}: {error.detail}"
-    body: dict[str, Any] = {"message": message}
-    if not request.url.path.endswith("/rerank"):
-        body = {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
+    body = refusal_body(message, path_dialect(request.url.path))
     return json_response(body, status=error.status_code, headers=dict(error.headers or {}))
 
 
 async def _on_exception(request: Request, error: Exception) -> Response:
-    return error_response(error, "openai")
+    return error_response(error, path_dialect(request.url.path))
 
 
 class _KeyCheck:
@@ -191,8 +137,8 @@ class _KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         if scope["type"] == "http" and not self._is_open(scope["path"]) and not self._is_authorized(scope):
-            dialect: Dialect = "cohere" if scope["path"].endswith("/rerank") else "openai"
-            app = error_response(UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY"), dialect)
+            refusal = UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY")
+            app = error_response(refusal, path_dialect(scope["path"]))
         await app(scope, receive, send)
 
     @staticmethod

@@ -8,18 +8,19 @@ import importlib.metadata
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from samevec._version import __version__
-from samevec.errors import DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
+from samevec.errors import BatchTooLargeError, DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
 from samevec.machine import allowed_cpus
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.reranker import Reranker
 from samevec.server.scheduler import Admission, Worker, WorkerLimits
 from samevec.server.status import UnknownModelError
+from samevec.server.tokens import TokenLists, list_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,13 +29,19 @@ if TYPE_CHECKING:
 
     from samevec.runtime.rows import TokenRow
     from samevec.server.config import ServedModel, ServerSettings
+    from samevec.server.tokens import Token
 
-__all__ = ["EmbedWork", "Embedded", "RerankWork", "Scored", "Service"]
+    _Tokenized = TypeVar("_Tokenized")
+    _AnyWork: TypeAlias = "EmbedWork | RerankWork | TokenizeWork"
+
+__all__ = ["EmbedWork", "Embedded", "RerankWork", "Scored", "Service", "TokenizeWork"]
 
 
 # Up to this many characters tokenise on the event loop: some 0.1 ms, less than handing over to a thread and back, and
 # so never behind somebody's huge text.
 _INLINE_CHARACTERS = 2048
+# Of one request whose tokens are to be listed: each token takes some 100 bytes of answer, and more while it is made.
+_MAX_LISTED_CHARACTERS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +56,8 @@ class EmbedWork:
         One of them is empty.
     prompt_name, dimensions, batch_size
         None: no prompt, the full width, no cap.
+    normalize : bool
+        Give vectors of unit length.
     renormalize : bool
         With `dimensions`: unit length after cutting (OpenAI), or before it only (sentence-transformers).
     deadline_s : float or None
@@ -62,6 +71,7 @@ class EmbedWork:
     token_ids: tuple[tuple[int, ...], ...] = ()
     prompt_name: str | None = None
     dimensions: int | None = None
+    normalize: bool = True
     renormalize: bool = True
     truncate: bool = True
     batch_size: int | None = None
@@ -72,24 +82,55 @@ class EmbedWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RerankWork:
-    """Which pairs to score and how, see :class:`EmbedWork`."""
+    """Which pairs to score and how, see :class:`EmbedWork`.
+
+    Attributes
+    ----------
+    max_document_tokens : int or None
+        Most content tokens of each document.
+    """
 
     model: str | None
     pairs: tuple[tuple[str, str], ...]
     raw_scores: bool = False
     truncate: bool = True
     batch_size: int | None = None
+    max_document_tokens: int | None = None
     deadline_s: float | None = None
     field: str = "documents"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeWork:
+    """Whose tokens to list and how, see :class:`EmbedWork`; without a model, those of the first one served."""
+
+    model: str | None
+    texts: tuple[str, ...]
+    prompt_name: str | None = None
+    add_special_tokens: bool = True
+    deadline_s: float | None = None
+    field: str = "inputs"
+    prompt_field: str = "prompt_name"
+
+
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Vectors, shape (n, d), the model's name, and tokens counted as computed: special ones too, padding never."""
+    """Vectors and what is told about them.
+
+    Attributes
+    ----------
+    model : str
+    vectors : ndarray of float32, shape (n, d)
+    n_tokens : int
+        Counted as computed: prompt and special ones too, padding never.
+    cut : tuple of (int, int)
+        Positions of the items that were cut, and how many tokens each lost.
+    """
 
     model: str
     vectors: NDArray[np.float32]
     n_tokens: int
+    cut: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +140,16 @@ class Scored:
     model: str
     scores: NDArray[np.float32]
     n_tokens: int
+    cut: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """Raw outputs of one request, and the same facts as :class:`Embedded`."""
+
+    raw: NDArray[np.float32]
+    n_tokens: int
+    cut: tuple[tuple[int, int], ...]
 
 
 class Service:
@@ -224,10 +275,12 @@ class Service:
                 return model.tokenizer.rows_from_ids(work.token_ids, field=work.field)
             return model.tokenize(work.texts, prompt=work.prompt_name, truncate=work.truncate, field=work.field)
 
-        raw, n_tokens = await self._compute(served, tokenize, work, n_items=len(work.texts) or len(work.token_ids))
-        vectors = model.finish(raw, dimensions=work.dimensions, renormalize=work.renormalize)
+        done = await self._compute(served, tokenize, work, n_items=len(work.texts) or len(work.token_ids))
+        vectors = model.finish(
+            done.raw, dimensions=work.dimensions, normalize=work.normalize, renormalize=work.renormalize
+        )
         _require_finite(vectors)
-        return Embedded(model.name, vectors, n_tokens)
+        return Embedded(model.name, vectors, done.n_tokens, done.cut)
 
     async def rerank(self, work: RerankWork) -> Scored:
         """Score pairs, see :meth:`embed`.
@@ -246,20 +299,50 @@ class Service:
         assert isinstance(model, Reranker)  # noqa: S101 - rerankers() holds nothing else
 
         def tokenize() -> list[TokenRow]:
-            return model.tokenize(work.pairs, truncate=work.truncate, field=work.field)
+            return model.tokenize(
+                work.pairs, truncate=work.truncate, max_document_tokens=work.max_document_tokens, field=work.field
+            )
 
-        raw, n_tokens = await self._compute(served, tokenize, work, n_items=len(work.pairs))
-        scores = model.finish(raw, raw=work.raw_scores)
+        done = await self._compute(served, tokenize, work, n_items=len(work.pairs))
+        scores = model.finish(done.raw, raw=work.raw_scores)
         _require_finite(scores[:, None])
-        return Scored(model.name, scores, n_tokens)
+        return Scored(model.name, scores, done.n_tokens, done.cut)
 
-    async def _compute(
-        self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
-    ) -> tuple[NDArray[np.float32], int]:
+    async def list_tokens(self, work: TokenizeWork) -> TokenLists:
+        """List the tokens of texts, see :meth:`embed`. Takes its place in the queue's bounds as other work does.
+
+        Raises
+        ------
+        BatchTooLargeError
+            The texts are too long together.
+        """
+        served = self.models[0] if work.model is None else _select(work.model, self.models, self.models)
+        prompt = _prompt_text(work, served.model)
+        n_characters = sum(map(len, work.texts))
+        if n_characters > _MAX_LISTED_CHARACTERS:
+            raise BatchTooLargeError(
+                f"{n_characters} characters, the limit is {_MAX_LISTED_CHARACTERS}; send several", field=work.field
+            )
+
+        def tokenize() -> list[list[Token]]:
+            return list_tokens(
+                served.model.tokenizer, work.texts, prompt=prompt, add_special_tokens=work.add_special_tokens
+            )
+
+        self._require_open(served)
+        with self._admission.admit(len(work.texts)):
+            return TokenLists(served.name, await self._before(work.deadline_s, self._tokenize(tokenize, work)))
+
+    def _require_open(self, served: ServedModel) -> None:
         if self.is_draining:
             raise NotReadyError("shutting down; nothing new is accepted")
         if not served.is_open:
             raise NotReadyError(f"{served.name}: the parity gate is {served.gate}")
+
+    async def _compute(
+        self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
+    ) -> _Computed:
+        self._require_open(served)
         with self._admission.admit(n_items) as ticket:
             rows = await self._before(work.deadline_s, self._tokenize(tokenize, work))
             n_tokens = sum(row.n_tokens for row in rows)
@@ -267,9 +350,11 @@ class Service:
             future = self._workers[served.name].submit(
                 rows, batch_size=work.batch_size, deadline_s=work.deadline_s, field=work.field
             )
-            return await self._before(work.deadline_s, asyncio.wrap_future(future)), n_tokens
+            raw = await self._before(work.deadline_s, asyncio.wrap_future(future))
+        cut = tuple((i, row.cut_tokens) for i, row in enumerate(rows) if row.cut_tokens)
+        return _Computed(raw, n_tokens, cut)
 
-    async def _tokenize(self, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork) -> list[TokenRow]:
+    async def _tokenize(self, tokenize: Callable[[], _Tokenized], work: _AnyWork) -> _Tokenized:
         if _n_characters(work) <= _INLINE_CHARACTERS:
             return tokenize()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, tokenize)
@@ -361,9 +446,20 @@ def _require_finite(outputs: NDArray[np.float32]) -> None:
         raise NonFiniteOutputError(bad.tolist())
 
 
-def _n_characters(work: EmbedWork | RerankWork) -> int:
+def _prompt_text(work: TokenizeWork, model: Embedder | Reranker) -> str:
+    if work.prompt_name is None:
+        return ""
+    if work.prompt_name not in model.entry.prompts:
+        known = ", ".join(sorted(model.entry.prompts)) or "none"
+        raise InputError(f"{work.prompt_name!r} is not a prompt of {model.name} (it has: {known})", field="prompt_name")
+    return model.entry.prompts[work.prompt_name]
+
+
+def _n_characters(work: _AnyWork) -> int:
     if isinstance(work, EmbedWork):
         return sum(map(len, work.texts)) + sum(map(len, work.token_ids))
+    if isinstance(work, TokenizeWork):
+        return sum(map(len, work.texts))
     return sum(len(query) + len(document) for query, document in work.pairs)
 
 

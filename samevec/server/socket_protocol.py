@@ -15,7 +15,7 @@ import orjson
 from samevec.errors import SamevecError
 from samevec.server.answers import encode_array
 from samevec.server.endpoints import BACKLOG
-from samevec.server.schemas import EmbedFrame, PingFrame, RerankFrame, parse_frame
+from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.service import EmbedWork, RerankWork
 from samevec.server.status import error_status, public_message
 from samevec.server.truememory import resolve_reranker, resolve_tier

@@ -17,10 +17,26 @@ __all__ = [
     "error_body",
     "error_headers",
     "error_status",
+    "path_dialect",
     "public_message",
+    "refusal_body",
 ]
 
-Dialect = Literal["openai", "cohere"]
+Dialect = Literal["openai", "cohere", "jina", "tei"]
+
+# Where another dialect than OpenAI's is spoken. What the body of /rerank is decides more, once it has been read.
+_DIALECTS: dict[str, Dialect] = {
+    "/v1/rerank": "cohere",
+    "/v2/rerank": "cohere",
+    "/rerank": "jina",
+    "/embed": "tei",
+    "/tokenize": "tei",
+}
+
+
+def path_dialect(path: str) -> Dialect:
+    """Return the dialect spoken at a path, before anything else of a request is known."""
+    return _DIALECTS.get(path, "openai")
 
 
 class UnknownModelError(errors.InputError):
@@ -137,16 +153,38 @@ def error_body(error: BaseException, dialect: Dialect) -> dict[str, Any]:
     Parameters
     ----------
     error : BaseException
-    dialect : {"openai", "cohere"}
+    dialect : {"openai", "cohere", "jina", "tei"}
 
     Returns
     -------
     dict
-        OpenAI: ``{"error": {"message", "type", "param", "code"}}``; Cohere: ``{"message"}``.
+        OpenAI: ``{"error": {"message", "type", "param", "code"}}``; Cohere: ``{"message"}``; Jina: ``{"detail"}``;
+        TEI: ``{"error", "error_type"}``.
     """
-    message = public_message(error)
-    if dialect == "cohere":
-        return {"message": message}
     param = error.field if isinstance(error, errors.InputError) else None
     code = next((_OPENAI_CODES[cls] for cls in type(error).__mro__ if cls in _OPENAI_CODES), None)
-    return {"error": {"message": message, "type": error_status(error).kind, "param": param, "code": code}}
+    openai = {"type": error_status(error).kind, "param": param, "code": code}
+    return _body(public_message(error), dialect, openai=openai, tei=_tei_error_type(error))
+
+
+def refusal_body(message: str, dialect: Dialect) -> dict[str, Any]:
+    """Return the JSON body of a refusal that is no exception of ours, such as an unknown path."""
+    return _body(message, dialect, openai={"type": _REQUEST, "param": None, "code": None}, tei="Validation")
+
+
+def _body(message: str, dialect: Dialect, *, openai: dict[str, Any], tei: str) -> dict[str, Any]:
+    bodies: dict[Dialect, dict[str, Any]] = {
+        "openai": {"error": {"message": message, **openai}},
+        "cohere": {"message": message},
+        "jina": {"detail": message},
+        "tei": {"error": message, "error_type": tei},
+    }
+    return bodies[dialect]
+
+
+def _tei_error_type(error: BaseException) -> str:
+    """Return TEI's word for an error (``ErrorType`` in its ``router/src/lib.rs``)."""
+    if isinstance(error, errors.EmptyInputError):
+        return "Empty"
+    status = error_status(error).status
+    return {429: "Overloaded", 503: "Unhealthy"}.get(status, "Backend" if status >= 500 else "Validation")

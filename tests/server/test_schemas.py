@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from samevec.errors import InputError
-from samevec.server.schemas import EmbedFrame, PingFrame, RerankFrame, parse_embeddings, parse_frame, parse_rerank
+from samevec.server.dialects import cohere, jina
+from samevec.server.dialects.openai import parse_embeddings
+from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 
 EMBED = {"model": "m", "input": "x"}
 RERANK = {"query": "q", "documents": ["d"]}
@@ -94,7 +96,9 @@ def test_embeddings_refusals(body: object, message: str) -> None:
     ],
 )
 def test_rerank_refusals(change: dict[str, Any], message: str) -> None:
-    assert problem(parse_rerank, {**RERANK, **change}) == message
+    assert problem(cohere.parse_rerank_v1, {**RERANK, **change}) == message
+    assert problem(cohere.parse_rerank_v2, {**RERANK, **change}) == message
+    assert problem(jina.parse_rerank, {**RERANK, **change}) == message
 
 
 def test_frames() -> None:

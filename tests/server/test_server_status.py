@@ -16,7 +16,9 @@ from samevec.server.status import (
     error_body,
     error_headers,
     error_status,
+    path_dialect,
     public_message,
+    refusal_body,
 )
 
 CLASSES = [
@@ -64,6 +66,35 @@ def test_cohere_body() -> None:
     assert error_body(errors.EmptyInputError("is empty", field="documents"), "cohere") == {
         "message": "documents: is empty"
     }
+
+
+def test_jina_body() -> None:
+    assert error_body(errors.InputError("is wrong", field="query"), "jina") == {"detail": "query: is wrong"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.InputError("x", field="inputs"), "Validation"),
+        (errors.EmptyInputError("x", field="inputs"), "Empty"),
+        (UnknownModelError("x", field="model"), "Validation"),
+        (errors.OverloadedError("x", retry_after_s=1), "Overloaded"),
+        (errors.NotReadyError("x"), "Unhealthy"),
+        (errors.DeadlineExceededError("x"), "Backend"),
+        (RuntimeError("x"), "Backend"),
+    ],
+)
+def test_tei_bodies(error: Exception, kind: str) -> None:
+    assert error_body(error, "tei") == {"error": public_message(error), "error_type": kind}
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [("/v1/embeddings", "openai"), ("/v2/rerank", "cohere"), ("/rerank", "jina"), ("/embed", "tei"), ("/x", "openai")],
+)
+def test_paths_have_dialects(path: str, dialect: str) -> None:
+    assert path_dialect(path) == dialect
+    assert "not here" in str(refusal_body("not here", path_dialect(path)))
 
 
 @pytest.mark.parametrize(
