@@ -1,0 +1,335 @@
+"""A client of the framed protocol: stand-ins for TrueMemory's proxies that send what they are asked for.
+
+TrueMemory's own client takes any option and drops it. These have the same names and signatures, send the options that
+the server knows, and refuse the others by name. They need numpy and the standard library, and start no server.
+
+References
+----------
+truememory 0.7.6.2, ``model_client.py``: signatures, frames, errors, and on Windows a loopback port and a token, each in
+a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import socket
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "EmbeddingProxy",
+    "LoopbackAddress",
+    "ModelServerError",
+    "ProtocolMismatchError",
+    "RerankerProxy",
+    "default_address",
+    "ping",
+]
+
+#: How long a request may take when the caller says nothing; TrueMemory's client has the same.
+DEFAULT_TIMEOUT_S = 120.0
+
+_PROTOCOL_VERSION = 1
+_MAX_FRAME_BYTES = 10 << 20
+_HEADER = struct.Struct(">I")
+_TOKEN_BYTES = 32
+_PING_TIMEOUT_S = 5.0
+#: Options of sentence-transformers' own methods, with the value that asks for what happens anyway.
+_NEUTRAL_OPTIONS = {"show_progress_bar": False, "convert_to_numpy": True}
+
+
+class ModelServerError(RuntimeError):
+    """The server answered with an error.
+
+    Attributes
+    ----------
+    kind : str
+        The server's error type, such as ``"overloaded"``.
+    """
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        self.kind = kind
+        super().__init__(f"Model server error: {message}")
+
+
+class ProtocolMismatchError(ConnectionError):
+    """What answers speaks another protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackAddress:
+    """A server on this machine's loopback that wants a token first: where there are no Unix sockets.
+
+    Attributes
+    ----------
+    port : int
+    token : bytes
+        32 bytes.
+    host : str
+    """
+
+    port: int
+    token: bytes
+    host: str = "127.0.0.1"
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> LoopbackAddress:
+        """Read the files that a server leaves: ``model_server.port`` and ``model_server.token`` (hexadecimal).
+
+        Raises
+        ------
+        ConnectionError
+            A file is missing, or holds something else.
+        """
+        try:
+            port = int((folder / "model_server.port").read_text(encoding="ascii").strip())
+            token = bytes.fromhex((folder / "model_server.token").read_text(encoding="ascii").strip())
+        except (OSError, ValueError) as error:
+            raise ConnectionError(f"no model server has left its port and token in {folder}: {error}") from error
+        if not 1 <= port <= 65535 or len(token) != _TOKEN_BYTES:
+            raise ConnectionError(f"the port or token in {folder} is none; start the model server again")
+        return cls(port, token)
+
+
+def default_address() -> Path | LoopbackAddress:
+    """Return where TrueMemory's client looks: ``~/.truememory/model.sock``, or on Windows a loopback port.
+
+    Raises
+    ------
+    ConnectionError
+        On Windows: no server has left its port and token.
+    """
+    folder = Path.home() / ".truememory"
+    return LoopbackAddress.from_folder(folder) if sys.platform == "win32" else folder / "model.sock"
+
+
+class EmbeddingProxy:
+    """An embedding model behind the socket, with sentence-transformers' ``encode``.
+
+    Parameters
+    ----------
+    tier : str
+        A tier of TrueMemory (vectors of 256 dimensions), or the name of a served embedder (full vectors).
+    address : path or LoopbackAddress, optional
+        Where the server listens; :func:`default_address` otherwise.
+    """
+
+    def __init__(self, tier: str = "", *, address: str | Path | LoopbackAddress | None = None) -> None:
+        self._tier = tier
+        self._address = address
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        timeout: float | None = None,
+        *,
+        batch_size: int | None = None,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        **options: Any,
+    ) -> NDArray[np.float32]:
+        """Embed texts.
+
+        Parameters
+        ----------
+        texts : str or iterable of str
+            One string counts as one text.
+        timeout : float, optional
+            Seconds for the whole request. The server is told, and runs nothing after it. `DEFAULT_TIMEOUT_S` when None.
+        batch_size : int, optional
+            Most rows of any session run that holds one of these texts.
+        dimensions : int, optional
+            Cut vectors to this length, without scaling again (sentence-transformers' ``truncate_dim``).
+        prompt_name : {"query", "document"}, optional
+        **options
+            ``show_progress_bar=False`` and ``convert_to_numpy=True`` ask for what happens anyway.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_texts, dimensions)
+
+        Raises
+        ------
+        TypeError
+            An option that the server does not know; names it.
+        TimeoutError, ConnectionError, ModelServerError
+        """
+        _refuse_options("encode", options)
+        request = {
+            "op": "embed",
+            "texts": [texts] if isinstance(texts, str) else list(texts),
+            "tier": self._tier,
+            "batch_size": batch_size,
+            "dimensions": dimensions,
+            "prompt_name": prompt_name,
+        }
+        return _array(_request(request, self._address, timeout), "vectors")
+
+
+class RerankerProxy:
+    """A reranking model behind the socket, with CrossEncoder's ``predict``.
+
+    Parameters
+    ----------
+    model_name : str, optional
+        A served reranker, by its name in the lock or on the hub.
+    address : path or LoopbackAddress, optional
+        As for :class:`EmbeddingProxy`.
+    """
+
+    def __init__(self, model_name: str | None = None, *, address: str | Path | LoopbackAddress | None = None) -> None:
+        self._model_name = model_name
+        self._address = address
+
+    def predict(
+        self,
+        pairs: Iterable[Sequence[str]],
+        timeout: float | None = None,
+        *,
+        batch_size: int | None = None,
+        **options: Any,
+    ) -> NDArray[np.float32]:
+        """Score (query, document) pairs, see :meth:`EmbeddingProxy.encode`.
+
+        Returns
+        -------
+        ndarray of float32, shape (n_pairs,)
+            Activated scores.
+        """
+        _refuse_options("predict", options)
+        request = {
+            "op": "rerank",
+            "pairs": [list(pair) for pair in pairs],
+            "model_name": self._model_name,
+            "batch_size": batch_size,
+        }
+        return _array(_request(request, self._address, timeout), "scores")
+
+
+def ping(address: str | Path | LoopbackAddress | None = None, *, timeout: float = _PING_TIMEOUT_S) -> bool:
+    """Return whether a server answers at an address."""
+    try:
+        _request({"op": "ping"}, address, timeout)
+    except (OSError, ModelServerError):
+        return False
+    return True
+
+
+def _refuse_options(method: str, options: dict[str, Any]) -> None:
+    unknown = sorted(
+        name for name, value in options.items() if name not in _NEUTRAL_OPTIONS or value is not _NEUTRAL_OPTIONS[name]
+    )
+    if unknown:
+        named = ", ".join(f"{name}={options[name]!r}" for name in unknown)
+        raise TypeError(f"{method}() cannot send {named}: the model server has no such option")
+
+
+def _request(
+    request: dict[str, Any], address: str | Path | LoopbackAddress | None, timeout: float | None
+) -> dict[str, Any]:
+    """Send one request on a connection of its own and return its answer."""
+    timeout_s = DEFAULT_TIMEOUT_S if timeout is None else float(timeout)
+    if not timeout_s > 0:
+        raise TimeoutError(f"timeout={timeout_s:g}: the deadline has passed before the request was sent")
+    record = {name: value for name, value in request.items() if value is not None}
+    if math.isfinite(timeout_s):
+        record["deadline"] = time.time() + timeout_s
+    body = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    if len(body) > _MAX_FRAME_BYTES:
+        raise ValueError(f"the request has {len(body)} bytes, one may have {_MAX_FRAME_BYTES}; send several")
+    try:
+        return _checked(_exchange(body, default_address() if address is None else address, timeout_s))
+    except TimeoutError as error:
+        raise TimeoutError(f"the model server did not answer within {timeout_s:g} s") from error
+
+
+def _exchange(body: bytes, address: str | Path | LoopbackAddress, timeout_s: float) -> bytes:
+    deadline_s = time.monotonic() + timeout_s
+    with _connect(address, deadline_s) as connection:
+        _arm(connection, deadline_s)
+        connection.sendall(_HEADER.pack(len(body)) + body)
+        (n_bytes,) = _HEADER.unpack(_receive(connection, _HEADER.size, deadline_s))
+        if n_bytes > _MAX_FRAME_BYTES:
+            raise ProtocolMismatchError(f"{_shown(address)}: the answer claims {n_bytes} bytes; no model server does")
+        return _receive(connection, n_bytes, deadline_s)
+
+
+def _connect(address: str | Path | LoopbackAddress, deadline_s: float) -> socket.socket:
+    tcp = address if isinstance(address, LoopbackAddress) else None
+    connection = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _arm(connection, deadline_s)
+        connection.connect((tcp.host, tcp.port) if tcp else str(address))
+        if tcp:
+            connection.sendall(tcp.token)
+    except TimeoutError:
+        connection.close()
+        raise
+    except OSError as error:
+        connection.close()
+        raise ConnectionError(
+            f"no model server at {_shown(address)} ({error.strerror or error}); start: samevec serve"
+        ) from error
+    return connection
+
+
+def _shown(address: str | Path | LoopbackAddress) -> str:
+    return f"{address.host}:{address.port}" if isinstance(address, LoopbackAddress) else str(address)
+
+
+def _arm(connection: socket.socket, deadline_s: float) -> None:
+    """Give the next operation what is left of the time: the deadline is the request's, not each operation's."""
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    connection.settimeout(left_s if math.isfinite(left_s) else None)
+
+
+def _receive(connection: socket.socket, n_bytes: int, deadline_s: float) -> bytes:
+    received = bytearray()
+    while len(received) < n_bytes:
+        _arm(connection, deadline_s)
+        chunk = connection.recv(min(n_bytes - len(received), 1 << 20))
+        if not chunk:
+            raise ConnectionError("the model server closed the connection before its answer was whole")
+        received += chunk
+    return bytes(received)
+
+
+def _checked(body: bytes) -> dict[str, Any]:
+    """Parse an answer; errors become exceptions."""
+    try:
+        answer = json.loads(body)
+    except ValueError as error:
+        raise ProtocolMismatchError("the answer is not JSON: another program, or an old model server") from error
+    if not isinstance(answer, dict) or answer.get("protocol", _PROTOCOL_VERSION) != _PROTOCOL_VERSION:
+        raise ProtocolMismatchError(f"the answer is not of protocol {_PROTOCOL_VERSION}: an incompatible server")
+    if answer.get("ok"):
+        return answer
+    message, kind = str(answer.get("error", "unknown")), str(answer.get("type", "unknown"))
+    if kind == "deadline_exceeded":
+        raise TimeoutError(message)
+    raise ModelServerError(message, kind=kind)
+
+
+def _array(answer: dict[str, Any], name: str) -> NDArray[np.float32]:
+    try:
+        record = answer[name]
+        values = np.frombuffer(base64.b64decode(record["__ndarray__"], validate=True), dtype="<f4")
+        return values.reshape(record["shape"]).astype(np.float32)  # a copy: what frombuffer gives is read-only
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolMismatchError(f"the answer holds no array {name!r}: an incompatible server") from error
