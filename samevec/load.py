@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from samevec._version import __version__
 from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.commands import Commands
-from samevec.errors import ArtifactCorruptError, ConfigError
+from samevec.errors import ArtifactCorruptError, ConfigError, SessionLoadError
 from samevec.lock import load_lock
 from samevec.machine import allowed_cpus, cpu_name
 from samevec.parity.cases import builtin_cases
@@ -20,13 +20,15 @@ from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
 from samevec.progress import SilentProgress
+from samevec.runtime.bulk import BulkSession, choose_workers
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.open import open_model
+from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, packed_key, packed_problem
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.session import OnnxSession, onnxruntime_version
-from samevec.settings import default_home, default_token_budget
+from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
     from samevec.lock import LockedModel, Tolerance
@@ -86,6 +88,7 @@ def open_candidate(
     commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
+    workers: int | None = None,
     prepare: bool = True,
     progress: Progress | None = None,
 ) -> Candidate:
@@ -99,9 +102,11 @@ def open_candidate(
     commands : Commands, optional
         For messages; commands that name only the home when not given.
     token_budget : int, optional
-        Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else 4,096.
+        Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else a worker's share of 8,192, from 1,024 to 4,096.
     n_threads : int, optional
         Threads of one run; the machine's allowance when not given.
+    workers : int, optional
+        Bulk microbatches that may run side by side, 0 to choose; ``$SAMEVEC_WORKERS``, else 0.
     prepare : bool
         Make what this machine needs beside the artifact (the packed weights) where it is missing or damaged; False
         refuses instead.
@@ -119,15 +124,19 @@ def open_candidate(
     settings = get_profile(profile)
     commands = commands or Commands(home=home)
     artifact = find_artifact(home, entry, profile, commands=commands)
-    session = _open_session(
+    n_threads = _allowed_threads(artifact, settings, n_threads or allowed_cpus())
+    n_workers = 1
+    if settings.side_by_side:
+        n_workers = choose_workers(default_workers() if workers is None else workers, n_threads)
+    graph_path = _verified_graph(
         artifact,
         settings,
         home,
-        n_threads=n_threads,
         fix=commands.export(entry.name, profile, source=entry.source),
         prepare_fix=None if prepare else commands.parity(entry.name, profile),
         progress=progress or SilentProgress(),
     )
+    session = OnnxSession(graph_path, settings, n_threads=n_threads, optimized=settings.packed)
     model = open_model(
         entry,
         session,
@@ -136,36 +145,55 @@ def open_candidate(
         type_ids=artifact.manifest.tokenizer.type_ids,
         pad_to_multiple=settings.pad_to_multiple,
         width=artifact.manifest.graph.width,
-        token_budget=token_budget or default_token_budget(),
+        token_budget=worker_budget_tokens(
+            n_workers,
+            single_run_provider=settings.single_run,
+            override=default_token_budget() if token_budget is None else token_budget,
+        ),
+        bulk=_bulk_session(graph_path, settings, n_workers, n_threads),
+        overlapping=not settings.single_run,
     )
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
 
 
-def _open_session(
-    artifact: Artifact,
-    profile: Profile,
-    home: Path,
-    *,
-    n_threads: int | None,
-    fix: str,
-    prepare_fix: str | None,
-    progress: Progress,
-) -> OnnxSession:
+def _allowed_threads(artifact: Artifact, profile: Profile, n_threads: int) -> int:
+    """Return the threads of a run: with weights that are not packed, no more than keep a row's bits."""
+    most = None if profile.packed else artifact.manifest.graph.max_threads
+    return min(n_threads, most or n_threads)
+
+
+def _bulk_session(graph_path: Path, profile: Profile, n_workers: int, n_threads: int) -> BulkSession | None:
+    """Return the session for bulk microbatches, on the same verified files; None where one runs at a time."""
+    if n_workers < 2:
+        return None
+    verified = file_marks(graph_path.parent)
+
+    def open_session() -> OnnxSession:
+        if file_marks(graph_path.parent) != verified:
+            raise SessionLoadError(f"{graph_path}: has changed since it was verified; restart, so that it is verified")
+        threads = max(1, n_threads // n_workers)
+        return OnnxSession(graph_path, profile, n_threads=threads, optimized=profile.packed)
+
+    return BulkSession(n_workers, open_session)
+
+
+def _verified_graph(
+    artifact: Artifact, profile: Profile, home: Path, *, fix: str, prepare_fix: str | None, progress: Progress
+) -> Path:
+    """Return the graph to load, every file of it hashed just now."""
     packed = packed_of(artifact, profile, home)
     marks = None if packed is None else packed.source
     untouched = marks if marks and marks == file_marks(artifact.path) else {}
     verify_artifact(artifact, fix=fix, skip=untouched)
     if not profile.packed:
-        most = artifact.manifest.graph.max_threads
-        n_threads = n_threads or allowed_cpus()
-        return OnnxSession(artifact.graph_path, profile, n_threads=min(n_threads, most or n_threads))
+        return artifact.graph_path
     problem = "the packed weights are missing" if packed is None else packed_problem(packed)
     if problem is not None and prepare_fix is not None:
         raise ArtifactCorruptError(artifact.path / "machine", problem, fix=prepare_fix)
     if packed is None or problem is not None:
         directories, key = machine_directories(artifact, home), _packed_key(artifact, profile)
         packed = make_packed(artifact.graph_path, directories, key, profile, progress=progress)
-    return OnnxSession(packed.graph_path, profile, n_threads=n_threads, optimized=True)
+    return packed.graph_path
 
 
 def machine_directories(artifact: Artifact, home: Path) -> list[Path]:
@@ -244,6 +272,7 @@ def open_proved(
     commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
+    workers: int | None = None,
 ) -> Candidate:
     """Load an artifact that may be served: its receipt has passed, and so has a probe just now.
 
@@ -252,7 +281,7 @@ def open_proved(
     entry : LockedModel
     tolerance : Tolerance
         For the probe: a few rows compared with the reference at every start.
-    profile, home, commands, token_budget, n_threads
+    profile, home, commands, token_budget, n_threads, workers
         As for :func:`open_candidate`.
 
     Raises
@@ -271,6 +300,7 @@ def open_proved(
         commands=commands,
         token_budget=token_budget,
         n_threads=n_threads,
+        workers=workers,
         prepare=False,
     )
     fix = commands.parity(entry.name, profile)
@@ -303,7 +333,9 @@ def reference_of(candidate: Candidate) -> Reference:
     return read_reference(candidate.artifact.reference_path, fix=candidate.export_command)
 
 
-def _load(name: str, task: str, profile: str, home: str | Path | None, lock: str | Path | None) -> Embedder | Reranker:
+def _load(
+    name: str, task: str, *, profile: str, home: str | Path | None, lock: str | Path | None, workers: int | None
+) -> Embedder | Reranker:
     loaded = load_lock(lock)
     entry = loaded.model(name)
     if entry.task != task:
@@ -311,11 +343,18 @@ def _load(name: str, task: str, profile: str, home: str | Path | None, lock: str
         raise ConfigError(f"{name} is {kinds[entry.task]}, {kinds[task]} is needed")
     home = default_home() if home is None else Path(home)
     commands = Commands(lock=lock, home=home)
-    return open_proved(entry, tolerance=loaded.tolerance, profile=profile, home=home, commands=commands).model
+    return open_proved(
+        entry, tolerance=loaded.tolerance, profile=profile, home=home, commands=commands, workers=workers
+    ).model
 
 
 def load_embedder(
-    name: str, *, profile: str = "cpu", home: str | Path | None = None, lock: str | Path | None = None
+    name: str,
+    *,
+    profile: str = "cpu",
+    home: str | Path | None = None,
+    lock: str | Path | None = None,
+    workers: int | None = None,
 ) -> Embedder:
     """Load an exported embedding model whose parity was proved on this machine.
 
@@ -329,6 +368,9 @@ def load_embedder(
         Where artifacts are; ``$SAMEVEC_HOME``, else the platform's user data folder.
     lock : str or Path, optional
         A lock file; ``"toy"`` for the built-in toy pair; the packaged ``models.lock`` when not given.
+    workers : int, optional
+        Bulk microbatches that may run side by side, 0 to choose; ``$SAMEVEC_WORKERS``, else 0. Bits do not depend on
+        it.
 
     Returns
     -------
@@ -345,15 +387,20 @@ def load_embedder(
     InferenceError
         The graph cannot be loaded here.
     """
-    model = _load(name, "embed", profile, home, lock)
+    model = _load(name, "embed", profile=profile, home=home, lock=lock, workers=workers)
     assert isinstance(model, Embedder)  # noqa: S101  open_model goes by the task checked above
     return model
 
 
 def load_reranker(
-    name: str, *, profile: str = "cpu", home: str | Path | None = None, lock: str | Path | None = None
+    name: str,
+    *,
+    profile: str = "cpu",
+    home: str | Path | None = None,
+    lock: str | Path | None = None,
+    workers: int | None = None,
 ) -> Reranker:
     """Load an exported reranking model whose parity was proved on this machine; see :func:`load_embedder`."""
-    model = _load(name, "rerank", profile, home, lock)
+    model = _load(name, "rerank", profile=profile, home=home, lock=lock, workers=workers)
     assert isinstance(model, Reranker)  # noqa: S101  open_model goes by the task checked above
     return model

@@ -13,7 +13,14 @@ from samevec.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENV_PREFIX", "debug_requested", "default_home", "default_snapshots", "default_token_budget"]
+__all__ = [
+    "ENV_PREFIX",
+    "debug_requested",
+    "default_home",
+    "default_snapshots",
+    "default_token_budget",
+    "default_workers",
+]
 
 #: Every flag has an environment variable: this, then the flag's name in capitals.
 ENV_PREFIX = "SAMEVEC"
@@ -39,11 +46,26 @@ def default_token_budget(environ: Mapping[str, str] = os.environ) -> int | None:
     ConfigError
         The variable is not a whole number of at least 1.
     """
-    given = environ.get(f"{ENV_PREFIX}_TOKEN_BUDGET")
+    return _whole_number(environ, "TOKEN_BUDGET", least=1)
+
+
+def default_workers(environ: Mapping[str, str] = os.environ) -> int:
+    """Return ``$SAMEVEC_WORKERS``, how many bulk microbatches may run side by side; 0, which means choose, if not set.
+
+    Raises
+    ------
+    ConfigError
+        The variable is not a whole number of at least 0.
+    """
+    return _whole_number(environ, "WORKERS", least=0) or 0
+
+
+def _whole_number(environ: Mapping[str, str], name: str, *, least: int) -> int | None:
+    given = environ.get(f"{ENV_PREFIX}_{name}")
     if not given:
         return None
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"SAMEVEC_TOKEN_BUDGET is {given!r}; a whole number of at least 1 is needed")
+    if not given.isdecimal() or int(given) < least:
+        raise ConfigError(f"{ENV_PREFIX}_{name} is {given!r}; a whole number of at least {least} is needed")
     return int(given)
 
 

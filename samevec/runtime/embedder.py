@@ -180,9 +180,11 @@ class Embedder:
         """Return raw pooled vectors of rows computed in one session run."""
         return self.engine.run_microbatch(rows, cancel=cancel)
 
-    def run_guarded(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> Outcome:
+    def run_guarded(
+        self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None, bulk: bool = False
+    ) -> Outcome:
         """Run a microbatch within the memory there is, see :meth:`samevec.runtime.engine.Engine.run_guarded`."""
-        return self.engine.run_guarded(rows, cancel=cancel)
+        return self.engine.run_guarded(rows, cancel=cancel, bulk=bulk)
 
     def finish(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
+from samevec.runtime.bulk import BulkSession, run_side_by_side, side_by_side_pays
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.cost import COSTS, CostModel
@@ -18,7 +20,7 @@ from samevec.runtime.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, pla
 from samevec.runtime.session import CancellableSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -79,6 +81,11 @@ class Engine:
     Attributes
     ----------
     session : Session
+        With all threads.
+    bulk : BulkSession or None
+        For microbatches that run side by side; None where one runs at a time.
+    overlapping : bool
+        Whether runs may overlap at all; a provider that runs one batch at a time gains nothing and pays the memory.
     width : int
         Components of a raw row.
     pad_token_id, pad_to_multiple : int
@@ -107,6 +114,13 @@ class Engine:
     memory: MemoryGuard = field(default_factory=MemoryGuard)
     limit: AdaptiveLimit = field(default_factory=AdaptiveLimit, compare=False)
     clock: Callable[[], float] = time.monotonic
+    bulk: BulkSession | None = None
+    overlapping: bool = False
+
+    @property
+    def workers(self) -> int:
+        """How many bulk microbatches may run side by side."""
+        return 1 if self.bulk is None else self.bulk.n_workers
 
     def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Run rows together in one session run, whatever the limits.
@@ -129,10 +143,15 @@ class Engine:
         WorkCancelledError
             It was cancelled.
         """
-        return self._run(self._collate(rows), cancel)
+        return self._run(self.session, self._collate(rows), cancel)
 
     def run_guarded(
-        self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None, recorder: RunRecorder | None = None
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        cancel: CancelToken | None = None,
+        recorder: RunRecorder | None = None,
+        bulk: bool = False,
     ) -> Outcome:
         """Run a microbatch in as many session runs as memory demands, one as a rule.
 
@@ -143,6 +162,8 @@ class Engine:
         cancel : CancelToken, optional
             Looked at between the runs, and ends the one in progress, if the session can.
         recorder : RunRecorder, optional
+        bulk : bool
+            Run on few threads, for :attr:`workers` callers at a time; otherwise on all.
 
         Returns
         -------
@@ -156,7 +177,8 @@ class Engine:
         SessionRunError
             A run failed for another reason.
         """
-        return self._run_pieces(rows, Watch(clock=self.clock, cancel=cancel), recorder)
+        session = self.bulk.get() if bulk and self.bulk is not None else self.session
+        return self._run_pieces(session, rows, Watch(clock=self.clock, cancel=cancel), recorder)
 
     def run_rows(
         self,
@@ -264,12 +286,40 @@ class Engine:
         watch = Watch(clock=self.clock, end_s=end_s, cancel=cancel)
         raw = np.empty((len(rows), self.width), dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
-        for batch in steps.microbatches:
-            chosen = list(batch.indices)
-            done = self._run_pieces([rows[i] for i in chosen], watch, _renamed(recorder, chosen))
+        for chosen, done in self._run_microbatches(rows, steps, watch, recorder):
             raw[chosen] = done.raw  # scatter by stored position
             errors.update({chosen[i]: error for i, error in done.errors.items()})
         return Outcome(raw, errors)
+
+    def _run_microbatches(
+        self, rows: Sequence[TokenRow], steps: Plan, watch: Watch, recorder: RunRecorder | None
+    ) -> Iterator[tuple[list[int], Outcome]]:
+        """Run every microbatch, one after another or side by side, and give the rows of each with what came of them."""
+        every = [list(batch.indices) for batch in steps.microbatches]
+        if self.bulk is None or not side_by_side_pays(self._estimates_s(steps), self.bulk.n_workers):
+            for chosen in every:
+                told = _renamed(recorder, chosen)
+                yield chosen, self._run_pieces(self.session, [rows[i] for i in chosen], watch, told)
+            return
+        session = self.bulk.get()
+        notes: list[_Notes | None] = [None if recorder is None else _Notes() for _ in every]
+        tasks = [
+            functools.partial(self._run_pieces, session, [rows[i] for i in chosen], watch, note)
+            for chosen, note in zip(every, notes, strict=True)
+        ]
+        try:
+            outcomes = run_side_by_side(tasks, self.bulk.n_workers)
+        finally:  # in the plan's order, whichever ended first: the same plan is always told in the same way
+            for chosen, note in zip(every, notes, strict=True):
+                if recorder is not None and note is not None:
+                    note.replay(_renamed(recorder, chosen))
+        yield from zip(every, outcomes, strict=True)
+
+    def _estimates_s(self, steps: Plan) -> list[float]:
+        return [
+            float(self.cost.run_s(len(batch.indices), padded_length(batch.n_tokens, self.pad_to_multiple)))
+            for batch in steps.microbatches
+        ]
 
     def plan_rows(
         self, rows: Sequence[TokenRow], *, batch_size: int | None = None, token_budget: int | None = None
@@ -302,7 +352,9 @@ class Engine:
             pad_to_multiple=self.pad_to_multiple,
         )
 
-    def _run_pieces(self, rows: Sequence[TokenRow], watch: Watch, recorder: RunRecorder | None) -> Outcome:
+    def _run_pieces(
+        self, session: Session, rows: Sequence[TokenRow], watch: Watch, recorder: RunRecorder | None
+    ) -> Outcome:
         raw = np.full((len(rows), self.width), np.nan, dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
         pending = deque([list(range(len(rows)))] if rows else [])
@@ -313,7 +365,7 @@ class Engine:
             if recorder is not None:
                 recorder(piece, features)
             try:
-                raw[piece] = self._run(features, watch.cancel)
+                raw[piece] = self._run(session, features, watch.cancel)
             except SessionRunError as error:
                 if not error.out_of_memory:
                     raise
@@ -342,15 +394,30 @@ class Engine:
     def _collate(self, rows: Sequence[TokenRow]) -> Features:
         return collate(rows, pad_token_id=self.pad_token_id, pad_to_multiple=self.pad_to_multiple)
 
-    def _run(self, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
-        if cancel is not None and isinstance(self.session, CancellableSession):
-            raw = self.session.run_cancellable(features, cancel)
+    def _run(self, session: Session, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
+        if cancel is not None and isinstance(session, CancellableSession):
+            raw = session.run_cancellable(features, cancel)
         else:
-            raw = self.session.run(features)
+            raw = session.run(features)
         expected = (features.shape[0], self.width)
         if raw.shape != expected or raw.dtype != np.float32:  # numpy would broadcast one row over all
             raise SessionRunError(f"a run gave {raw.dtype} of shape {raw.shape}, float32 of shape {expected} is needed")
         return raw
+
+
+class _Notes:
+    """Keeps what a microbatch in a thread of its own would tell a recorder."""
+
+    def __init__(self) -> None:
+        self._told: list[tuple[list[int], Features]] = []
+
+    def __call__(self, indices: Sequence[int], features: Features) -> None:
+        self._told.append((list(indices), features))
+
+    def replay(self, recorder: RunRecorder | None) -> None:
+        for indices, features in self._told:
+            if recorder is not None:
+                recorder(indices, features)
 
 
 def _renamed(recorder: RunRecorder | None, names: Sequence[int]) -> RunRecorder | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.lock import LockedModel
+    from samevec.runtime.bulk import BulkSession
     from samevec.runtime.session import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
@@ -36,6 +37,8 @@ def open_model(
     width: int | None = None,
     token_budget: int | None = None,
     max_rows: int | None = None,
+    bulk: BulkSession | None = None,
+    overlapping: bool = False,
 ) -> Embedder | Reranker:
     """Put a session, its tokenizer and its limits together.
 
@@ -55,6 +58,8 @@ def open_model(
         Padded tokens of one microbatch; 4,096 when not given.
     max_rows : int, optional
         Rows of one microbatch; 32 texts or 64 pairs when not given.
+    bulk, overlapping
+        See :class:`samevec.runtime.engine.Engine`.
 
     Returns
     -------
@@ -74,6 +79,8 @@ def open_model(
         max_rows=max_rows or DEFAULT_ROWS[entry.task],
         cost=cost,
         memory=MemoryGuard(bytes_per_token=cost.bytes_per_token),
+        bulk=bulk,
+        overlapping=overlapping,
     )
     if entry.task == "embed":
         return Embedder(entry=entry, tokenizer=tokenizer, engine=engine)

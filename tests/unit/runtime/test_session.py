@@ -86,7 +86,9 @@ def test_threads_and_options_follow_profile_and_allowance(graph: Path, monkeypat
     monkeypatch.setattr(session_module, "allowed_cpus", lambda: 3)
     options = OnnxSession(graph, CPU)._session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 1)
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+    assert options.get_session_config_entry("session.inter_op.allow_spinning") == "0"
     assert options.enable_cpu_mem_arena
     assert not options.enable_mem_pattern
     bare = replace(CPU, memory_arena=False, memory_pattern=True, run_config={})
