@@ -330,7 +330,7 @@ class Rankings:
         moved = max(run.displacement for run in self.runs)
         return (
             f"{what}, top {self.top} by {self.search}: {firsts} first results changed, {members} members changed, "
-            f"greatest move {moved} ranks; {self.decided:.1%} of pairs are no near ties"
+            f"greatest change of rank {moved}; {self.decided:.1%} of pairs are no near ties"
         )
 
     @property

@@ -68,7 +68,7 @@ def test_other_orders_of_near_ties_are_counted_and_pass() -> None:
     found = check("embed", noise, bits_required=False)
     assert found.failures == ()
     assert max(run.displacement for run in found.runs) > 0
-    assert "greatest move 0 ranks" not in found.words
+    assert "greatest change of rank 0" not in found.words
 
 
 def swap_rows(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
