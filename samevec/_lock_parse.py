@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from samevec._lock_records import (
     LOCK_VERSION,
     Activation,
-    Architecture,
     Golden,
     GoldenCosines,
     GoldenPair,
@@ -46,8 +45,9 @@ TOOLCHAIN_NAMES = (
     "tokenizers",
 )
 
-# What samevec knows how to export. A decoder is causal: only its last position has seen the whole text; in an encoder
-# every position has. Rerankers pool as the head of their *ForSequenceClassification class does.
+# What may be pinned: tasks and architectures with their poolings. A decoder is causal: only its last position has seen
+# the whole text; in an encoder every position has. Rerankers pool as the head of their *ForSequenceClassification class
+# does. The module that exports an architecture has its name: samevec/export/architectures/.
 _POOLINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("embed", "qwen3"): ("last_token",),
     ("embed", "modernbert"): ("mean", "cls"),
@@ -120,6 +120,8 @@ def parse_document(document: object, *, origin: str) -> Lock:
         models=tuple(_parse_model(table) for table in root.tables("models", keys=_MODEL_KEYS)),
     )
     _refuse_duplicates(root, "models", "name", lock.names)
+    if not lock.default_models:
+        raise root.error("models", "are all optional; commands that name none would have none")
     return lock
 
 
@@ -148,7 +150,7 @@ def _parse_model(table: Table) -> LockedModel:
         source=_match(table, "source", _SOURCE, "must be hf:OWNER/NAME, toy:NAME or local:NAME"),
         revision=_parse_revision(table),
         license=table.text("license"),
-        architecture=table.literal("architecture", Architecture),
+        architecture=_parse_architecture(table),
         pooling=table.literal("pooling", Pooling),
         normalize=table.flag("normalize") if task == "embed" or table.has("normalize") else False,
         dimensions=table.count("dimensions") if table.has("dimensions") else None,
@@ -160,6 +162,7 @@ def _parse_model(table: Table) -> LockedModel:
         prompts=_parse_prompts(table),
         golden=_parse_golden(table),
         files=_parse_files(table),
+        optional=table.flag("optional") if table.has("optional") else False,
     )
     _check_combination(table, model)
     _check_embedder(table, model) if task == "embed" else _check_reranker(table, model)
@@ -178,6 +181,14 @@ def _parse_revision(table: Table) -> str:
     if not is_revision(revision):
         raise table.error("revision", revision_problem(revision))
     return revision
+
+
+def _parse_architecture(table: Table) -> str:
+    name = table.text("architecture")
+    known = tuple(dict.fromkeys(architecture for _, architecture in _POOLINGS))
+    if name not in known:
+        raise table.error("architecture", f"must be one of {', '.join(known)}, found {shown(name)}")
+    return name
 
 
 def _parse_prompts(table: Table) -> dict[str, str]:

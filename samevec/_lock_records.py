@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK_VERSION",
     "Activation",
-    "Architecture",
     "Golden",
     "GoldenCosines",
     "GoldenPair",
@@ -32,7 +31,6 @@ __all__ = [
 LOCK_VERSION = 1
 
 Task = Literal["embed", "rerank"]
-Architecture = Literal["qwen3", "modernbert", "bert"]
 Pooling = Literal["last_token", "mean", "cls"]
 Activation = Literal["sigmoid", "identity"]
 
@@ -178,7 +176,8 @@ class LockedModel:
         40 lower-case hex digits.
     license : str
         SPDX identifier.
-    architecture : {"qwen3", "modernbert", "bert"}
+    architecture : str
+        ``"qwen3"``, ``"modernbert"`` or ``"bert"``: the module that exports it.
     pooling : {"last_token", "mean", "cls"}
     normalize : bool
         Whether the model's own pipeline normalises vectors; False for rerankers.
@@ -192,6 +191,8 @@ class LockedModel:
         Prompt texts by name.
     golden : Golden
     files : tuple of LockedFile
+    optional : bool
+        Whether commands that are given no ``--model`` leave it out.
     """
 
     name: str
@@ -199,7 +200,7 @@ class LockedModel:
     source: str
     revision: str
     license: str
-    architecture: Architecture
+    architecture: str
     pooling: Pooling
     normalize: bool
     dimensions: int | None
@@ -209,6 +210,7 @@ class LockedModel:
     prompts: Mapping[str, str]
     golden: Golden
     files: tuple[LockedFile, ...]
+    optional: bool = False
 
     @property
     def digest(self) -> str:
@@ -239,6 +241,7 @@ class LockedModel:
             {
                 "name": self.name,
                 "task": self.task,
+                "optional": self.optional or None,
                 "source": self.source,
                 "revision": self.revision,
                 "license": self.license,
@@ -281,6 +284,11 @@ class Lock:
     def names(self) -> tuple[str, ...]:
         """The models' names, in the lock's order."""
         return tuple(model.name for model in self.models)
+
+    @property
+    def default_models(self) -> tuple[LockedModel, ...]:
+        """The models that are meant when none is named, in the lock's order."""
+        return tuple(model for model in self.models if not model.optional)
 
     def model(self, name: str) -> LockedModel:
         """Return a model's entry.

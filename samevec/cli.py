@@ -70,7 +70,7 @@ def _home_option(function: _F) -> _F:
 
 
 def _model_option(function: _F) -> _F:
-    help_text = "Model of the lock, may be repeated; all when not given."
+    help_text = "Model of the lock, may be repeated; all that are not optional when not given."
     return option("--model", "models", multiple=True, metavar="NAME", help=help_text)(function)
 
 
@@ -90,7 +90,7 @@ def _json_option(function: _F) -> _F:
 
 
 def _entries(lock: Lock, names: Sequence[str]) -> list[LockedModel]:
-    entries = [lock.model(name) for name in dict.fromkeys(names)] if names else list(lock.models)
+    entries = [lock.model(name) for name in dict.fromkeys(names)] if names else list(lock.default_models)
     if any(entry.source.startswith("toy:") for entry in entries):
         _say("The toy models are made of fixed random integers: they prove the path and mean nothing.")
     return entries

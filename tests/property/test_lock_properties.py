@@ -75,6 +75,7 @@ def embedders(draw: st.DrawFn) -> LockedModel:
         prompts=prompts,
         golden=Golden(tokens=draw(st.lists(tokens, max_size=2).map(tuple)), cosines=draw(st.none() | cosines(named))),
         files=draw(files()),
+        optional=draw(st.booleans()),
         **facts,
     )
 
@@ -99,6 +100,7 @@ def rerankers(draw: st.DrawFn) -> LockedModel:
 @st.composite
 def locks(draw: st.DrawFn) -> Lock:
     models = draw(st.lists(embedders() | rerankers(), min_size=1, max_size=2, unique_by=lambda model: model.name))
+    models[-1] = replace(models[-1], optional=False)  # a lock of optional models only is refused
     version = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}", fullmatch=True)
     return Lock(
         origin="drawn",

@@ -50,10 +50,11 @@ def put(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 def test_the_shipped_lock_pins_the_two_product_models() -> None:
     lock = load_lock()
-    assert lock.names == ("qwen3-embedding-0.6b", "gte-reranker-modernbert-base")
+    assert lock.names[:2] == ("qwen3-embedding-0.6b", "gte-reranker-modernbert-base")
+    assert lock.default_models == lock.models[:2]
     assert (lock.tolerance.atol, lock.tolerance.rtol) == (1e-4, 1e-3)
     assert lock.toolchain.versions["transformers"] == "4.57.6"
-    embedder, reranker = lock.models
+    embedder, reranker = lock.default_models
     assert (embedder.task, embedder.dimensions, embedder.matryoshka_min_dimensions) == ("embed", 1024, 32)
     assert (embedder.pooling, embedder.normalize, embedder.max_tokens) == ("last_token", True, 32768)
     assert (reranker.task, reranker.activation, reranker.max_tokens) == ("rerank", "sigmoid", 8192)
@@ -63,6 +64,17 @@ def test_the_shipped_lock_pins_the_two_product_models() -> None:
     assert query == "9fab7feb99edb69f560d85cf1bb849dd556c37f383d0336574f78f1303e90740"
     assert embedder.prompts["document"] == ""
     assert embedder.file("config.json").size_bytes == 727
+
+
+def test_the_shipped_lock_pins_a_small_tier_for_those_who_name_it() -> None:
+    lock = load_lock()
+    assert lock.names[2:] == ("all-minilm-l6-v2", "ms-marco-minilm-l6-v2")
+    embedder, reranker = lock.models[2:]
+    assert (embedder.pooling, embedder.normalize, embedder.max_tokens) == ("mean", True, 256)
+    assert (embedder.dimensions, embedder.matryoshka_min_dimensions, embedder.prompts) == (384, None, {})
+    assert (reranker.pooling, reranker.activation, reranker.max_tokens) == ("cls", "identity", 512)
+    assert embedder.optional
+    assert reranker.optional
 
 
 @pytest.mark.skipif(not FACTS.is_file(), reason="shared/models/FACTS.json is not beside this checkout")
@@ -75,7 +87,8 @@ def test_the_shipped_lock_agrees_with_the_facts() -> None:
         assert {file.path: hashes[file.path] for file in entry.files} == {
             file.path: (file.size_bytes, file.sha256) for file in entry.files
         }
-        small = FACTS.parent / entry.name
+        by_name = FACTS.parent / entry.name
+        small = by_name if by_name.is_dir() else FACTS.parent / entry.source.rpartition("/")[2]
         for file in entry.files:
             if not file.path.endswith(".safetensors"):
                 assert hashlib.sha256((small / file.path).read_bytes()).hexdigest() == file.sha256
@@ -134,6 +147,18 @@ def test_the_shipped_lock_agrees_with_the_facts() -> None:
             "llama",
             "models[0].architecture: must be one of qwen3, modernbert, bert, found 'llama'",
         ),
+        (
+            "models.2.architecture",
+            "base",
+            "models[2].architecture: must be one of qwen3, modernbert, bert, found 'base'",
+        ),
+        (
+            "models.2.pooling",
+            "last_token",
+            "models[2].pooling: bert with task embed pools by mean or cls, found 'last_token'",
+        ),
+        ("models.3.pooling", "mean", "models[3].pooling: bert with task rerank pools by cls, found 'mean'"),
+        ("models.2.optional", 1, "models[2].optional: must be true or false, found 1"),
         ("models.1.architecture", "qwen3", "models[1].architecture: qwen3 cannot rerank"),
         (
             "models.0.pooling",
@@ -273,7 +298,8 @@ def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(LockError) as caught:
         lock.model("bge")
     assert str(caught.value) == (
-        "models.lock: no model named 'bge'; it pins qwen3-embedding-0.6b, gte-reranker-modernbert-base"
+        "models.lock: no model named 'bge'; it pins qwen3-embedding-0.6b, gte-reranker-modernbert-base, "
+        "all-minilm-l6-v2, ms-marco-minilm-l6-v2"
     )
     with pytest.raises(
         LockError, match=r"^gte-reranker-modernbert-base pins no file 'x'; it pins model\.safetensors, "
@@ -320,3 +346,15 @@ def test_dumping_keeps_everything_and_says_what_wrote_it() -> None:
         "# Written by `samevec lock update`; do not edit by hand. `samevec lock check` validates it."
     )
     assert "ids = [785, 6722, 315, 5616, 374, 26549, 13, 151643]\n" in text
+
+
+def test_a_lock_of_optional_models_only_is_refused() -> None:
+    document = shipped()
+    document["models"] = document["models"][2:]
+    assert refused(document) == "models: are all optional; commands that name none would have none"
+
+
+def test_an_entry_that_is_not_optional_has_the_digest_it_always_had() -> None:
+    entry = load_lock().models[0]
+    assert "optional" not in entry.to_dict()
+    assert replace(entry, optional=True).digest != entry.digest

@@ -131,7 +131,7 @@ def test_only_a_full_commit_is_taken(tmp_path: Path, revision: str, problem: str
     before = path.read_text()
     with pytest.raises(LockValidationError) as caught:
         update_lock(path, "tiny", revision, hub=FakeHub([]))
-    assert str(caught.value) == f"{path}: models[2].revision: {problem}"
+    assert str(caught.value) == f"{path}: models[4].revision: {problem}"
     assert path.read_text() == before
 
 
