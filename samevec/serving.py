@@ -191,12 +191,13 @@ def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
     snapshot = locate_snapshot(entry, home=plan.home, source_dir=plan.source_dir, progress=progress)
     verify_snapshot(snapshot, entry, progress)
     with progress.step(f"load {entry.name} in PyTorch"):
-        session = TorchSession(load_reference_model(snapshot, entry))
+        reference = load_reference_model(snapshot, entry)
     model = open_model(
         entry,
-        session,
+        TorchSession(reference),
         tokenizer_path=snapshot / "tokenizer.json",
         pad_token_id=0,
+        type_ids=reference.type_ids,
         token_budget=plan.token_budget,
     )
     return ServedModel(model=model, profile="torch", backend="torch", gate="reference")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ALIGNMENT_BYTES", "DATA_NAME", "OPSET", "convert"]
 
-#: optimum's default, and what both architectures were measured with.
+#: optimum's default, and what every architecture here was measured with.
 OPSET = 18
 DATA_NAME = "model.onnx.data"
 # Smaller tensors (shapes, scalars, norms of a few hundred components) stay in the graph, where ONNX Runtime folds them.
@@ -55,9 +55,9 @@ def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> P
     ExportError
         The exporter failed; its message is in it.
     """
-    architecture = get_architecture(entry.architecture)
+    architecture = get_architecture(entry)
     scratch = directory / "optimum"
-    config = architecture.make_config(module, form, entry.max_tokens)
+    config = architecture.make_config(module, form, entry)
     try:
         with _quiet_exporter():
             onnx_export_from_model(

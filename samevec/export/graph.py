@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,7 @@ from samevec.runtime.collate import collate
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from samevec.lock import LockedModel, Tolerance
     from samevec.progress import Progress
@@ -124,7 +121,7 @@ def contract_problems(path: Path, entry: LockedModel, *, width: int, form: str) 
     """
     model = onnx.load(str(path), load_external_data=False)
     problems = []
-    expected_inputs = {"input_ids": "int64[rows,tokens]", "attention_mask": "int64[rows,tokens]"}
+    expected_inputs = dict.fromkeys(get_architecture(entry).input_names, "int64[rows,tokens]")
     found_inputs = {value.name: _describe(value) for value in model.graph.input}
     if found_inputs != expected_inputs:
         problems.append(f"inputs are {found_inputs}, the contract is {expected_inputs}")
@@ -189,37 +186,38 @@ def sweep_problems(
     list of str
         One line a shape that differs.
     """
-    architecture = get_architecture(entry.architecture)
+    architecture = get_architecture(entry)
     shapes = sweep_shapes(entry.max_tokens)
-    vocabulary = int(module.config.vocab_size)
+    n_type_ids = int(module.config.type_vocab_size) if "token_type_ids" in architecture.input_names else 0
+    probes = _Probes(n_ids=int(module.config.vocab_size), n_type_ids=n_type_ids)
     problems = []
     with progress.step("compare shapes", total=len(shapes), unit="shapes") as advance:
-        for probe in _probes(shapes, vocabulary):
+        for n_rows, n_tokens in shapes:
+            rows = probes.draw(n_rows, n_tokens)
+            feed = collate(rows, pad_token_id=0, pad_to_multiple=1).as_feed(architecture.input_names)
+            tensors = {name: torch.from_numpy(array) for name, array in feed.items()}
             with torch.inference_mode():
-                expected = architecture.reference_rows(module, *_tensors(probe.rows)).numpy()
-            found = session.run(collate(probe.rows, pad_token_id=0, pad_to_multiple=pad_to_multiple))
+                expected = architecture.reference_rows(module, tensors, entry.pooling).numpy()
+            found = session.run(collate(rows, pad_token_id=0, pad_to_multiple=pad_to_multiple))
             outcome = compare(expected, found, tolerance)
             if not outcome.passed:
-                problems.append(f"{probe.shape[0]} x {probe.shape[1]} tokens: {outcome.words}")
+                problems.append(f"{n_rows} x {n_tokens} tokens: {outcome.words}")
             advance(1)
     return problems
 
 
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    shape: tuple[int, int]
-    rows: Sequence[TokenRow]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Probes:
+    """Rows of random ids, and of random segment ids where a model reads them."""
 
+    n_ids: int
+    n_type_ids: int
+    stream: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(20240607)))
 
-def _probes(shapes: Sequence[tuple[int, int]], vocabulary: int) -> Iterator[_Probe]:
-    """Give rows of random ids: the first as long as the shape says, the others ragged below it."""
-    stream = np.random.Generator(np.random.PCG64(20240607))
-    for n_rows, n_tokens in shapes:
-        lengths = [n_tokens, *stream.integers(1, n_tokens + 1, n_rows - 1).tolist()]
-        yield _Probe((n_rows, n_tokens), [TokenRow(tuple(stream.integers(0, vocabulary, n).tolist())) for n in lengths])
+    def draw(self, n_rows: int, n_tokens: int) -> list[TokenRow]:
+        """Return rows, the first as long as asked and the others ragged below it."""
+        lengths = [n_tokens, *self.stream.integers(1, n_tokens + 1, n_rows - 1).tolist()]
+        return [TokenRow(self._draw(self.n_ids, n), self._draw(self.n_type_ids, n) or None) for n in lengths]
 
-
-def _tensors(rows: Sequence[TokenRow]) -> tuple[torch.Tensor, torch.Tensor]:
-    features = collate(rows, pad_token_id=0, pad_to_multiple=1)
-    arrays: list[NDArray[np.int64]] = [features.input_ids, features.attention_mask]
-    return torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+    def _draw(self, below: int, n: int) -> tuple[int, ...]:
+        return tuple(self.stream.integers(0, below, n).tolist()) if below else ()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samevec.errors import ParityFailedError
+from samevec.parity.cases import builtin_cases
 from samevec.parity.compare import compare
+from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from samevec.parity.compare import Comparison
     from samevec.parity.reference_file import Reference
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.reranker import Reranker
 
 __all__ = ["PROBE_TOKENS", "probe", "probe_cases", "require_probe"]
 
@@ -47,8 +48,16 @@ def probe_cases(lengths: list[int]) -> list[int]:
 def probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance) -> Comparison:
     """Compare a few rows, in one padded batch, with the reference's raw rows."""
     chosen = probe_cases([len(ids) for ids in reference.ids])
-    rows = [TokenRow(reference.ids[i]) for i in chosen]
+    rows = _rows(model, reference, chosen)
     return compare(reference.raw[chosen], model.run_microbatch(rows), tolerance, row_names=chosen)
+
+
+def _rows(model: Embedder | Reranker, reference: Reference, chosen: list[int]) -> list[TokenRow]:
+    """Return the rows of the reference; where they have segment ids, which it does not store, from the cases again."""
+    if not (isinstance(model, Reranker) and model.tokenizer.type_ids):
+        return [TokenRow(reference.ids[i]) for i in chosen]
+    cases = [builtin_cases(model.entry.task).pairs[i] for i in chosen]
+    return [model.tokenize([(case.query, case.document)], max_tokens=case.max_tokens)[0] for case in cases]
 
 
 def require_probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance, fix: str) -> None:

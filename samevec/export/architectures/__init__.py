@@ -1,7 +1,7 @@
-"""One module an architecture: its pooled forward, written for export.
+"""One module an architecture, named as the lock names it: its pooled forward, written for export.
 
-Adding an architecture is adding a module here that offers an
-:class:`~samevec.export.architectures.base.Architecture`, and a line in the table below.
+Adding an architecture is adding a module here that offers ``ARCHITECTURES``, and a line in the lock's table of
+poolings: docs/adding-a-model.md. The modules are imported only when used: each of them loads torch.
 """
 
 from __future__ import annotations
@@ -12,24 +12,43 @@ from typing import TYPE_CHECKING
 from samevec.errors import ExportError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from samevec.export.architectures.base import Architecture
+    from samevec.lock import LockedModel
 
-__all__ = ["MODULES", "get_architecture"]
-
-#: Lock value of ``architecture`` to the module that exports it. Imported only when used: each of them loads torch.
-MODULES = {"qwen3": "qwen3", "modernbert": "modernbert"}
+__all__ = ["get_architecture"]
 
 
-def get_architecture(name: str) -> Architecture:
-    """Return how an architecture is exported.
+def get_architecture(entry: LockedModel) -> Architecture:
+    """Return how a model's architecture is exported for its task.
+
+    Parameters
+    ----------
+    entry : LockedModel
+
+    Returns
+    -------
+    Architecture
 
     Raises
     ------
     ExportError
-        No module here knows it.
+        No module here knows it, or not for this task.
     """
-    if name not in MODULES:
-        raise ExportError(f"architecture {name!r} cannot be exported yet; known: {', '.join(sorted(MODULES))}")
-    module = importlib.import_module(f"samevec.export.architectures.{MODULES[name]}")
-    architecture: Architecture = module.ARCHITECTURE
-    return architecture
+    name = f"{__name__}.{entry.architecture}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ExportError(
+            f"{entry.name}: architecture {entry.architecture!r} cannot be exported: it has no module here"
+        ) from error
+    found: Mapping[str, Architecture] = module.ARCHITECTURES
+    if entry.task not in found:
+        raise ExportError(
+            f"{entry.name}: architecture {entry.architecture!r} cannot be exported for task {entry.task} yet, "
+            f"only for {', '.join(found)}"
+        )
+    return found[entry.task]

@@ -9,28 +9,36 @@ a pair's bits do not depend on its neighbours (FINDINGS, "Reranker graph" and "B
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from optimum.exporters.onnx.model_configs import ModernBertOnnxConfig
 from torch.nn.functional import linear
 
 from samevec.errors import ExportError
-from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
+from samevec.export.architectures.base import (
+    HIDDEN,
+    Architecture,
+    ContractConfig,
+    ForwardPatcher,
+    PaddingComponent,
+    mean_of_tokens,
+    rotary_tables,
+)
 from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
 
-__all__ = ["ARCHITECTURE"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ARCHITECTURES"]
 
 # Queries in one local block; the window (64 either side) must fit one neighbour block.
 _BLOCK_TOKENS = 64
-# Added to the scores of keys that must not be seen. exp() of it is exactly 0 in float32 beside any score a model gives,
-# and it is finite, so that a block with no visible key gives numbers (which nothing reads) and not NaN.
-_HIDDEN = -1e5
 
 
-def reference_rows(module: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def reference_rows(module: Any, inputs: Mapping[str, torch.Tensor], _pooling: str) -> torch.Tensor:
     """Return logits of the unpatched model, shape (rows, 1)."""
-    return cast("torch.Tensor", module(input_ids=input_ids, attention_mask=attention_mask).logits)
+    return cast("torch.Tensor", module(**inputs).logits)
 
 
 class _PlainPatcher(ForwardPatcher):
@@ -72,10 +80,8 @@ class _Shared:
     Attributes
     ----------
     layout : _Layout
-    query_ones : Tensor, shape (rows, tokens, heads, 1)
-        The extra query component that meets `key_bias`.
-    key_bias : Tensor, shape (rows, tokens, heads, 1)
-        0 on real tokens, hidden on padding.
+    padding : PaddingComponent
+        Of the global layers.
     block_bias : Tensor, shape (rows * blocks, 1, block, seen)
         Window and padding of the local layers.
     query_fill : Tensor, shape (rows, n_fill, width)
@@ -85,8 +91,7 @@ class _Shared:
     """
 
     layout: _Layout
-    query_ones: torch.Tensor
-    key_bias: torch.Tensor
+    padding: PaddingComponent
     block_bias: torch.Tensor
     query_fill: torch.Tensor
     key_fill: torch.Tensor
@@ -132,18 +137,17 @@ class _FusedPatcher(ForwardPatcher):
 
     def _share(self, input_ids: torch.Tensor, valid: torch.Tensor) -> _Shared:
         layout, width = _layout(input_ids), self._width
-        key_bias = (1 - valid) * _HIDDEN
-        per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, self._n_heads, -1)
+        key_bias = (1 - valid) * HIDDEN
+        padding = PaddingComponent.from_bias(key_bias, self._n_heads)
 
         def zeros(n_tokens: Any) -> torch.Tensor:
             return torch.zeros(layout.rows, n_tokens, width)
 
         key_fill, key_fill_right = zeros(layout.block), zeros(layout.n_fill + layout.block)
-        edge_bias = torch.cat([key_fill[:, :, 0] + _HIDDEN, key_bias, key_fill_right[:, :, 0] + _HIDDEN], 1)
+        edge_bias = torch.cat([key_fill[:, :, 0] + HIDDEN, key_bias, key_fill_right[:, :, 0] + HIDDEN], 1)
         return _Shared(
             layout=layout,
-            query_ones=torch.ones_like(per_head),
-            key_bias=per_head,
+            padding=padding,
             block_bias=_block_bias(edge_bias, layout, self._half_window),
             query_fill=zeros(layout.n_fill),
             key_fill=key_fill,
@@ -164,13 +168,7 @@ class _FusedPatcher(ForwardPatcher):
     def _attend_global(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shared: _Shared
     ) -> torch.Tensor:
-        heads = self._n_heads
-        # Padding as one more component of each head: q' = [q, 1], k' = [k, 0 or hidden]. A mask input would take the
-        # operator off its flash path (148 ms against 448 ms at 4,096 tokens, FINDINGS).
-        query = torch.cat([reshape(query, (0, 0, heads, -1)), shared.query_ones], 3)
-        key = torch.cat([reshape(key, (0, 0, heads, -1)), shared.key_bias], 3)
-        query, key = reshape(query, (0, 0, -1)), reshape(key, (0, 0, -1))
-        return multi_head_attention(query, key, value, bias=None, n_heads=heads, scale=self._scale)
+        return shared.padding.attend(query, key, value, n_heads=self._n_heads, scale=self._scale)
 
     def _attend_local(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shared: _Shared
@@ -188,8 +186,7 @@ class _FusedPatcher(ForwardPatcher):
     def _pool(self, states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         if self._model.config.classifier_pooling == "cls":
             return states[:, 0]
-        # A batched product: ReduceSum over tokens sums in another order when there is one row.
-        return torch.bmm(valid.unsqueeze(1), states)[:, 0] / valid.sum(1, keepdim=True)
+        return mean_of_tokens(states, valid)
 
     @property
     def _scale(self) -> float:
@@ -216,7 +213,7 @@ def _block_bias(edge_bias: torch.Tensor, layout: _Layout, half_window: int) -> t
     """Return 0 where a block's query may see a key, and hidden elsewhere, from the padding's bias with its edges."""
     seen = _with_neighbours(reshape(edge_bias, _shape(layout.rows, -1, layout.block)), layout)
     distance = torch.arange(layout.block)[:, None] - (torch.arange(layout.seen)[None] - layout.neighbour)
-    window = torch.where(distance.abs() <= half_window, 0.0, _HIDDEN)
+    window = torch.where(distance.abs() <= half_window, 0.0, HIDDEN)
     return reshape(torch.minimum(seen[:, :, None, :], window), _shape(-1, 1, layout.block, layout.seen))
 
 
@@ -257,8 +254,10 @@ class _FusedRerankerConfig(_RerankerConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
-ARCHITECTURE = Architecture(
-    optimum_task="text-classification",
-    configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig},
-    reference_rows=reference_rows,
-)
+ARCHITECTURES = {
+    "rerank": Architecture(
+        optimum_task="text-classification",
+        configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig},
+        reference_rows=reference_rows,
+    )
+}

@@ -7,7 +7,7 @@ no tokens x tokens mask, and a last layer that computes only the pooled token.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
@@ -15,7 +15,10 @@ from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
 from samevec.export.contrib_ops import causal_grouped_attention, reshape
 
-__all__ = ["ARCHITECTURE"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ARCHITECTURES"]
 
 
 def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
@@ -35,10 +38,9 @@ def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tens
     return torch.gather(states, 1, index)[:, 0]  # squeeze(1) would export an If
 
 
-def reference_rows(module: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def reference_rows(module: Any, inputs: Mapping[str, torch.Tensor], _pooling: str) -> torch.Tensor:
     """Return raw pooled vectors of the unpatched model, shape (rows, width)."""
-    states = module(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-    return last_token(states, attention_mask)
+    return last_token(module(**inputs, use_cache=False).last_hidden_state, inputs["attention_mask"])
 
 
 class _PlainPatcher(ForwardPatcher):
@@ -117,8 +119,10 @@ class _FusedEmbedderConfig(_EmbedderConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
-ARCHITECTURE = Architecture(
-    optimum_task="feature-extraction",
-    configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig},
-    reference_rows=reference_rows,
-)
+ARCHITECTURES = {
+    "embed": Architecture(
+        optimum_task="feature-extraction",
+        configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig},
+        reference_rows=reference_rows,
+    )
+}

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import InputError, InputTooLongError
 from samevec.lock import load_lock
+from samevec.parity.cases import builtin_cases
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -149,6 +150,36 @@ def test_pairs_of_many_kinds(name: str, ours: Callable[[str], Tokenizer], theirs
     pairs = [(text, texts[-i - 1]) for i, text in enumerate(texts)] + [(text, "") for text in texts]
     pairs += [("", text) for text in texts]
     assert ids_of(ours(name).encode_pairs(pairs)) == pair_ids(theirs(name), pairs, MAX_TOKENS[name])
+
+
+def test_every_built_in_text_as_the_small_embedder_cuts_it(
+    ours: Callable[[str], Tokenizer], theirs: Callable[[str], Any]
+) -> None:
+    limit = load_lock().model("all-minilm-l6-v2").max_tokens
+    cases = builtin_cases("embed").texts
+    n_cut = 0
+    for case in cases:
+        n = min(limit, case.max_tokens or limit)
+        row = ours(SENTENCE).encode_texts([case.text], max_tokens=n)[0]
+        found = theirs(SENTENCE)(case.text, truncation=True, max_length=n)
+        assert (row.ids, row.type_ids) == (tuple(found["input_ids"]), tuple(found["token_type_ids"]))
+        n_cut += row.cut_tokens > 0
+    assert n_cut >= 3
+
+
+def test_every_built_in_pair_as_the_small_cross_encoder_cuts_it(
+    ours: Callable[[str], Tokenizer], theirs: Callable[[str], Any]
+) -> None:
+    limit = load_lock().model("ms-marco-minilm-l6-v2").max_tokens
+    cases = builtin_cases("rerank").pairs
+    n_cut = 0
+    for case in cases:
+        n = min(limit, case.max_tokens or limit)
+        row = ours(CROSS_ENCODER).encode_pairs([(case.query, case.document)], max_tokens=n)[0]
+        found = theirs(CROSS_ENCODER)([case.query], [case.document], truncation="longest_first", max_length=n)
+        assert (row.ids, row.type_ids) == (tuple(found["input_ids"][0]), tuple(found["token_type_ids"][0]))
+        n_cut += row.cut_tokens > 0
+    assert n_cut >= 3
 
 
 def test_segment_ids_of_pairs(ours: Callable[[str], Tokenizer], theirs: Callable[[str], Any]) -> None:
