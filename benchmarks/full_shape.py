@@ -3,10 +3,10 @@
 Speed, memory, file layout and parity do not depend on the values of the weights; meaning does. Numbers measured with
 these folders say nothing about quality and must never be shown as if they did.
 
-    python benchmarks/full_shape.py DIR [--files PATH] [--seed N]
+    python benchmarks/full_shape.py DIR [--model NAME ...] [--files PATH] [--seed N]
 
-writes ``DIR/<model>/`` for both product models (1.8 GB) and ``DIR/full.lock``, which pins them with source
-``local:<model>``; then ``samevec export --lock DIR/full.lock --from DIR``. Same seed, same bytes.
+writes ``DIR/<model>/`` for both product models (1.8 GB), or those named, and ``DIR/full.lock``, which pins them with
+source ``local:<model>``; then ``samevec export --lock DIR/full.lock --from DIR``. Same seed, same bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from samevec.digest import sha256_file
-from samevec.export.synthetic import TensorSpec, modernbert_tensors, qwen3_tensors, write_tensors
+from samevec.export.synthetic import TensorSpec, bert_tensors, modernbert_tensors, qwen3_tensors, write_tensors
 from samevec.export.toy_lock import content_revision
 from samevec.lock import Golden, LockedFile, LockedModel, dump_lock, load_lock
 from samevec.settings import default_snapshots
@@ -40,6 +40,7 @@ _HEADER = (
 # Powers of two that keep attention logits near a deviation of 1 and let every layer weigh in the result: with random
 # values at the plain scale ModernBERT's layers would add next to nothing to its embeddings.
 _RERANKER_BOOSTS = {"attn.Wqkv": 1, "attn.Wo": 1, "mlp.Wo": 1, "classifier": 1}
+_CROSS_ENCODER_BOOSTS = {"self.query": 1, "self.key": 1, "output.dense": 1, "self.value": 1, "classifier": 1}
 
 
 def tensor_table(entry: LockedModel, config: Mapping[str, Any]) -> list[TensorSpec]:
@@ -56,9 +57,14 @@ def tensor_table(entry: LockedModel, config: Mapping[str, Any]) -> list[TensorSp
     list of TensorSpec
         In file order.
     """
-    if entry.architecture == "qwen3":
+    if (entry.task, entry.architecture) == ("embed", "qwen3"):
         return qwen3_tensors(config)
-    return modernbert_tensors(config, boosts=_RERANKER_BOOSTS)
+    if (entry.task, entry.architecture) == ("rerank", "bert"):
+        return bert_tensors(config, boosts=_CROSS_ENCODER_BOOSTS)
+    if (entry.task, entry.architecture) == ("rerank", "modernbert"):
+        return modernbert_tensors(config, boosts=_RERANKER_BOOSTS)
+    # all-minilm-l6-v2: its real weights come with a package, see docs/adding-a-model.md.
+    raise SystemExit(f"{entry.name}: no table of random weights for {entry.architecture} with task {entry.task}")
 
 
 def build_snapshot(
@@ -88,7 +94,14 @@ def build_snapshot(
         revision=content_revision(files),
         golden=Golden(tokens=entry.golden.tokens),
         files=files,
+        optional=False,
     )
+
+
+def _files_of(entry: LockedModel, folder: Path) -> Path:
+    """Return the model's folder: by its name, or by its repository's, as ``samevec export --from`` looks for it."""
+    by_name, by_source = folder / entry.name, folder / entry.source.rpartition("/")[2]
+    return by_source if by_source.is_dir() and not by_name.is_dir() else by_name
 
 
 def _copy(file: LockedFile, files_dir: Path, target: Path) -> LockedFile:
@@ -112,6 +125,7 @@ def _dump(entries: Sequence[LockedModel]) -> str:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, metavar="DIR")
+    parser.add_argument("--model", action="append", metavar="NAME", help="default: the product pair")
     parser.add_argument("--files", type=Path, default=default_snapshots(), help="default: $SAMEVEC_SNAPSHOTS")
     parser.add_argument("--seed", type=int, default=1, help="of the weights (default: 1)")
     arguments = parser.parse_args(argv)
@@ -125,14 +139,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     built = []
     with Progress(*columns) as progress:
-        for entry in load_lock(None).models:
+        lock = load_lock(None)
+        for entry in [lock.model(name) for name in arguments.model or ()] or lock.default_models:
             task = progress.add_task(entry.name, total=entry.file(WEIGHTS).size_bytes)
-            files_dir, target = arguments.files / entry.name, arguments.directory / entry.name
+            files_dir, target = _files_of(entry, arguments.files), arguments.directory / entry.name
             advance = partial(progress.advance, task)
             built.append(build_snapshot(entry, files_dir, target, seed=arguments.seed, on_bytes=advance))
-    lock = arguments.directory / "full.lock"
-    lock.write_text(_dump(built), encoding="utf-8", newline="\n")
-    sys.stdout.write(f"{lock}: {' and '.join(entry.name for entry in built)}, random weights: never quality\n")
+    lock_path = arguments.directory / "full.lock"
+    lock_path.write_text(_dump(built), encoding="utf-8", newline="\n")
+    sys.stdout.write(f"{lock_path}: {' and '.join(entry.name for entry in built)}, random weights: never quality\n")
 
 
 if __name__ == "__main__":

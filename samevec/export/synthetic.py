@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TensorSpec", "modernbert_tensors", "qwen3_tensors", "write_tensors"]
+__all__ = ["TensorSpec", "bert_tensors", "modernbert_tensors", "qwen3_tensors", "write_tensors"]
 
 # 16 MiB of float32 at a time: a checkpoint of gigabytes is written in the memory of a small one.
 _CHUNK_VALUES = 1 << 22
-_DTYPE_BYTES = {"BF16": 2, "F32": 4}
+_DTYPE_BYTES = {"BF16": 2, "F32": 4, "I64": 8}
+_Dtype = Literal["BF16", "F32", "I64"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,17 +39,17 @@ class TensorSpec:
     name : str
         Its name in the checkpoint.
     shape : tuple of int
-    dtype : {"BF16", "F32"}
+    dtype : {"BF16", "F32", "I64"}
         As safetensors names it. BF16 holds 8-bit integers, F32 16-bit integers: values that no narrower type can hold,
-        so that a silent cast of float32 weights shows.
+        so that a silent cast of float32 weights shows. I64 counts from 0: old checkpoints store their positions so.
     exponent : int
     centre : float
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: Literal["BF16", "F32"]
-    exponent: int
+    dtype: _Dtype
+    exponent: int = 0
     centre: float = 0.0
 
     @property
@@ -141,15 +142,60 @@ def modernbert_tensors(
     return sorted(specs, key=lambda spec: spec.name)
 
 
+def bert_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None = None) -> list[TensorSpec]:
+    """Return the tensors of a BERT sequence classifier with one label.
+
+    Parameters
+    ----------
+    config : mapping
+        The checkpoint's ``config.json``.
+    boosts : mapping of str to int, optional
+        As for :func:`qwen3_tensors`.
+
+    Returns
+    -------
+    list of TensorSpec
+        In file order: the stored positions, then the others sorted by name.
+    """
+    extra = dict(boosts or {})
+    hidden, inner, positions = config["hidden_size"], config["intermediate_size"], config["max_position_embeddings"]
+    tables = {"word_embeddings": config["vocab_size"], "position_embeddings": positions}
+    tables |= {"token_type_embeddings": config["type_vocab_size"]}
+    layers = {f"attention.self.{name}": (hidden, hidden) for name in ("query", "key", "value")}
+    layers |= {"attention.output.dense": (hidden, hidden)}
+    layers |= {"intermediate.dense": (inner, hidden), "output.dense": (hidden, inner)}
+    at = "bert.embeddings."
+    specs = [_matrix(at + name, (size, hidden), "F32", _boost(name, extra)) for name, size in tables.items()]
+    specs += _norm_with_bias(at + "LayerNorm", hidden)
+    specs += _linear("bert.pooler.dense", (hidden, hidden), extra) + _linear("classifier", (1, hidden), extra)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"bert.encoder.layer.{layer}."
+        for name, shape in layers.items():
+            specs += _linear(at + name, shape, extra)
+        specs += _norm_with_bias(at + "attention.output.LayerNorm", hidden)
+        specs += _norm_with_bias(at + "output.LayerNorm", hidden)
+    counted = TensorSpec(name="bert.embeddings.position_ids", shape=(1, positions), dtype="I64")
+    return [counted, *sorted(specs, key=lambda spec: spec.name)]
+
+
+def _linear(name: str, shape: tuple[int, int], boosts: Mapping[str, int]) -> list[TensorSpec]:
+    bias = TensorSpec(name=f"{name}.bias", shape=shape[:1], dtype="F32", exponent=-4)
+    return [_matrix(name, shape, "F32", _boost(".".join(name.split(".")[-2:]), boosts)), bias]
+
+
+def _norm_with_bias(name: str, width: int) -> list[TensorSpec]:
+    return [_norm(name, width, "F32"), TensorSpec(name=f"{name}.bias", shape=(width,), dtype="F32", exponent=-4)]
+
+
 def _boost(name: str, boosts: Mapping[str, int]) -> int:
     return boosts.get(name, boosts.get(name.rpartition(".")[2], 0))
 
 
-def _matrix(name: str, shape: tuple[int, int], dtype: Literal["BF16", "F32"], boost: int) -> TensorSpec:
+def _matrix(name: str, shape: tuple[int, int], dtype: _Dtype, boost: int) -> TensorSpec:
     return TensorSpec(name=f"{name}.weight", shape=shape, dtype=dtype, exponent=_exponent(shape[1], boost))
 
 
-def _norm(name: str, width: int, dtype: Literal["BF16", "F32"]) -> TensorSpec:
+def _norm(name: str, width: int, dtype: _Dtype) -> TensorSpec:
     # Near 1 but not all equal, so that a norm dropped or applied twice changes the output.
     return TensorSpec(name=f"{name}.weight", shape=(width,), dtype=dtype, exponent=-2, centre=1.0)
 
@@ -211,7 +257,11 @@ def _header(specs: Sequence[TensorSpec]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _values(spec: TensorSpec, stream: np.random.PCG64, n_values: int) -> NDArray[np.uint16] | NDArray[np.float32]:
+def _values(
+    spec: TensorSpec, stream: np.random.PCG64, n_values: int
+) -> NDArray[np.uint16] | NDArray[np.float32] | NDArray[np.int64]:
+    if spec.dtype == "I64":
+        return np.arange(n_values, dtype="<i8")
     n_bits = 8 if spec.dtype == "BF16" else 16
     words = np.asarray(stream.random_raw(-(-n_values * n_bits // 64)), dtype="<u8")
     step = np.float32(2.0 ** (spec.exponent - n_bits + 1))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 REPO = Path(__file__).resolve().parents[2]
 QWEN3, RERANKER = "qwen3-embedding-0.6b", "gte-reranker-modernbert-base"
+CROSS_ENCODER = "ms-marco-minilm-l6-v2"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,23 @@ def test_table_is_the_real_checkpoints(
     # The names and shapes stand in the header, so the same file size is strong evidence for all of them.
     size_bytes = len(_header(specs)) + sum(spec.size_bytes for spec in specs)
     assert size_bytes == entry.file("model.safetensors").size_bytes
+
+
+def test_table_of_the_cross_encoder_is_the_real_checkpoints(full_shape: ModuleType, real_files: Path) -> None:
+    entry = load_lock(None).model(CROSS_ENCODER)
+    folder = full_shape._files_of(entry, real_files)
+    specs = full_shape.tensor_table(entry, json.loads((folder / "config.json").read_bytes()))
+    floats = [spec for spec in specs if spec.dtype == "F32"]
+    assert (len(floats), sum(spec.n_values for spec in floats)) == (105, 22_713_601)
+    assert [spec.name for spec in specs if spec.dtype != "F32"] == ["bert.embeddings.position_ids"]
+    size_bytes = len(_header(specs)) + sum(spec.size_bytes for spec in specs)
+    # FACTS.json: safetensors of today pads the header, which makes the same file 6 bytes longer.
+    assert size_bytes == entry.file("model.safetensors").size_bytes + 6
+
+
+def test_a_model_without_a_table_is_refused(full_shape: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"all-minilm-l6-v2: no table of random weights for bert with task embed"):
+        full_shape.tensor_table(load_lock(None).model("all-minilm-l6-v2"), {})
 
 
 def test_facts_agree_where_they_are_there(real_files: Path) -> None:
