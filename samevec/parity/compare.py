@@ -12,7 +12,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Comparison", "Limits", "Worst", "compare", "compare_ids", "merge_comparisons"]
+__all__ = [
+    "HISTOGRAM_EDGES",
+    "Comparison",
+    "Histogram",
+    "Limits",
+    "Worst",
+    "compare",
+    "compare_ids",
+    "deviations",
+    "merge_comparisons",
+    "plain_number",
+    "ratio_histogram",
+    "row_deviations",
+]
+
+#: Bounds of the histogram's bins: four a decade, from a millionth of what is allowed to a hundred times that.
+HISTOGRAM_EDGES = tuple(10.0 ** (step / 4) for step in range(-24, 9))
 
 
 class Limits(Protocol):
@@ -124,16 +140,38 @@ class Comparison:
             "components": self.components,
             "failing_rows": list(self.failing_rows),
             "failing_components": self.failing_components,
-            "max_abs": _plain(self.max_abs),
+            "max_abs": plain_number(self.max_abs),
             "max_at": None if self.max_at is None else list(self.max_at),
-            "worst_ratio": _plain(self.worst_ratio),
-            "min_cosine": None if self.min_cosine is None else _plain(self.min_cosine),
+            "worst_ratio": plain_number(self.worst_ratio),
+            "min_cosine": None if self.min_cosine is None else plain_number(self.min_cosine),
             "problems": list(self.problems),
         }
 
 
-def _plain(value: float) -> float | str:
+def plain_number(value: float) -> float | str:
+    """Return a number as JSON can hold it: NaN and infinity become words."""
     return value if np.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Histogram:
+    """How many components differ by how much of what they are allowed.
+
+    Attributes
+    ----------
+    edges : tuple of float
+        Bounds of the bins, ascending, in allowances: 1 is the line beyond which a component fails.
+    counts : tuple of int
+        One more than edges: below the first (exact equality included), between each two, and from the last on
+        (what is not finite included). A component on an edge counts above it.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        return {"edges": list(self.edges), "counts": list(self.counts)}
 
 
 def compare(
@@ -203,14 +241,9 @@ def _compare_values(
     names: Sequence[int],
     problems: tuple[str, ...],
 ) -> Comparison:
-    with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity: reported as a difference below
-        difference = np.abs(expected - found)
-    difference[np.isnan(difference)] = np.inf
-    allowance = tolerance.atol + tolerance.rtol * np.abs(expected)
+    difference, allowance, ratio = _deviations(expected, found, tolerance)
     failing = ~(difference <= allowance)
     at = np.unravel_index(int(difference.argmax()), difference.shape)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(difference > 0, difference / allowance, 0.0)
     where = np.unravel_index(int(ratio.argmax()), ratio.shape)
     worst = Worst(
         row=int(names[int(where[0])]),
@@ -231,6 +264,54 @@ def _compare_values(
         min_cosine=_min_cosine(expected, found),
         problems=problems,
     )
+
+
+def _deviations(
+    expected: NDArray[np.float64], found: NDArray[np.float64], tolerance: Limits
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return difference, allowance and their ratio, component by component; what is not finite differs infinitely."""
+    with np.errstate(invalid="ignore", over="ignore"):  # infinity minus infinity: reported as a difference below
+        difference = np.abs(expected - found)
+    difference[np.isnan(difference)] = np.inf
+    allowance = tolerance.atol + tolerance.rtol * np.abs(expected)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(difference > 0, difference / allowance, 0.0)
+    return difference, allowance, np.where(np.isnan(ratio), np.inf, ratio)
+
+
+def deviations(
+    reference: NDArray[np.float32], candidate: NDArray[np.float32], tolerance: Limits
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Measure every component, for plots.
+
+    Parameters
+    ----------
+    reference, candidate : ndarray of float32, shape (n_rows, width) or (n_rows,)
+    tolerance : Tolerance
+
+    Returns
+    -------
+    difference, ratio : ndarray of float64, shape (n_rows, width)
+        ``|reference - candidate|``, and that over ``atol + rtol * |reference|``. Infinite where either is not finite,
+        and everywhere if the shapes differ.
+    """
+    expected = reference.reshape(len(reference), -1).astype(np.float64)
+    if reference.shape != candidate.shape:
+        return np.full_like(expected, np.inf), np.full_like(expected, np.inf)
+    difference, _, ratio = _deviations(expected, candidate.reshape(expected.shape).astype(np.float64), tolerance)
+    return difference, ratio
+
+
+def row_deviations(difference: NDArray[np.float64], ratio: NDArray[np.float64]) -> list[tuple[float, float]]:
+    """Return each row's greatest difference and greatest ratio, which may be at different components."""
+    return list(zip(difference.max(axis=1).tolist(), ratio.max(axis=1).tolist(), strict=True))
+
+
+def ratio_histogram(ratio: NDArray[np.float64]) -> Histogram:
+    """Count components by how much of their allowance they take, see :data:`HISTOGRAM_EDGES`."""
+    bins = np.searchsorted(HISTOGRAM_EDGES, ratio.ravel(), side="right")
+    counts = np.bincount(bins, minlength=len(HISTOGRAM_EDGES) + 1)
+    return Histogram(edges=HISTOGRAM_EDGES, counts=tuple(counts.tolist()))
 
 
 def _min_cosine(expected: NDArray[np.float64], found: NDArray[np.float64]) -> float | None:

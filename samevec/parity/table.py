@@ -8,9 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from samevec.parity.verdict import Cell, Verdict
+    from samevec.parity.verdict import Cell, GroupingRun, Verdict
 
-__all__ = ["plain_lines", "verdict_table"]
+__all__ = ["SHOWN_FAILURES", "failure_lines", "plain_lines", "verdict_table"]
+
+#: Failures that a command tells in words; reports and receipts have all of them.
+SHOWN_FAILURES = 3
 
 _NOT_ASKED = "-"
 
@@ -25,21 +28,38 @@ def verdict_table(verdict: Verdict) -> Table:
     Returns
     -------
     rich.table.Table
-        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red.
+        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red. Rankings
+        are below.
     """
     outcome = "passed" if verdict.passed else f"FAILED ({len(verdict.failures)} findings)"
+    name = "quick parity" if verdict.quick else "parity"
     table = Table(
-        title=f"parity {verdict.model} ({verdict.profile}, {verdict.provider}): {outcome}", title_justify="left"
+        title=f"{name} {verdict.model} ({verdict.profile}, {verdict.provider}): {outcome}", title_justify="left"
     )
     for i, heading in enumerate(_headings(verdict)):
         table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=True)
+    if verdict.rankings is not None:
+        table.caption, table.caption_justify = Text("\n".join(verdict.rankings.lines)), "left"
     for row in _rows(verdict):
         table.add_row(*(Text(text, style=style) for text, style in row))
     return table
 
 
-def plain_lines(verdict: Verdict) -> list[str]:
-    """Render a verdict as plain lines, then its failures and notes in words.
+def failure_lines(verdict: Verdict, *, most: int | None = SHOWN_FAILURES) -> list[str]:
+    """Return the first failures in words, and how many more there are; all of them for None."""
+    lines = [f"failed: {failure}" for failure in verdict.failures[:most]]
+    more = len(verdict.failures) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
+
+
+def plain_lines(verdict: Verdict, *, most_failures: int | None = None) -> list[str]:
+    """Render a verdict as plain lines, then its rankings, failures and notes in words.
+
+    Parameters
+    ----------
+    verdict : Verdict
+    most_failures : int, optional
+        See :func:`failure_lines`.
 
     Returns
     -------
@@ -49,12 +69,15 @@ def plain_lines(verdict: Verdict) -> list[str]:
     rows = [_headings(verdict), *([text for text, _ in row] for row in _rows(verdict))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines += [f"failed: {failure}" for failure in verdict.failures]
+    lines += verdict.rankings.lines if verdict.rankings is not None else ()
+    lines += failure_lines(verdict, most=most_failures)
     return lines + [f"note: {note}" for note in verdict.notes]
 
 
 def _value_levels(verdict: Verdict) -> list[str]:
-    return list(dict.fromkeys(cell.level for cell in verdict.cells if cell.level != "ids"))
+    """Return the levels that have a column: those of the groupings."""
+    names = {run.name for run in verdict.runs}
+    return list(dict.fromkeys(cell.level for cell in verdict.cells if cell.level != "ids" and cell.grouping in names))
 
 
 def _headings(verdict: Verdict) -> list[str]:
@@ -62,24 +85,48 @@ def _headings(verdict: Verdict) -> list[str]:
 
 
 def _rows(verdict: Verdict) -> list[list[tuple[str, str]]]:
-    """Return texts with their styles, row by row."""
-    levels = _value_levels(verdict)
-    not_asked = (_NOT_ASKED, "dim")
-    rows = []
-    for cell in verdict.cells:
-        if cell.level == "ids":
-            text = "equal" if cell.passed else _difference(cell)
-            name = (f"token ids, {cell.grouping}", "")
-            rows.append(
-                [name, (str(verdict.n_cases), ""), not_asked, (text, _style(cell)), *[not_asked] * (len(levels) + 1)]
-            )
-    for run in verdict.runs:
-        by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == run.name and cell.level in levels}
-        first = by_level[levels[0]]
-        name = (run.name + (f" (= {run.same_as})" if run.same_as else ""), "red" if run.problems else "")
-        values = [(_difference(by_level[level]), _style(by_level[level])) for level in levels]
-        rows.append([name, (str(run.rows), ""), (str(len(run.shapes)), ""), *values, _repeats(first), _bits(first)])
-    return rows
+    """Return texts with their styles, row by row: token ids, groupings, then what else was compared."""
+    levels, runs = _value_levels(verdict), {run.name for run in verdict.runs}
+    alone = [cell for cell in verdict.cells if cell.level not in levels]  # no column of its own level
+    others = dict.fromkeys(
+        cell.grouping for cell in verdict.cells if cell.level in levels and cell.grouping not in runs
+    )
+    return [
+        *(_single_row(cell, len(levels)) for cell in alone if cell.level == "ids"),
+        *(_run_row(verdict, run, levels) for run in verdict.runs),
+        *(_other_row(verdict, grouping, levels) for grouping in others),
+        *(_single_row(cell, len(levels)) for cell in alone if cell.level != "ids"),
+    ]
+
+
+def _single_row(cell: Cell, n_levels: int) -> list[tuple[str, str]]:
+    """Return the line of a cell whose level has no column."""
+    level = "token ids" if cell.level == "ids" else cell.level
+    text = "equal" if cell.passed and "ids" in (cell.level, cell.grouping) else _difference(cell)
+    n_rows = str(cell.comparison.rows) if cell.comparison else "0"
+    blank = (_NOT_ASKED, "dim")
+    return [(f"{level}, {cell.grouping}", ""), (n_rows, ""), blank, (text, _style(cell)), *[blank] * (n_levels + 1)]
+
+
+def _run_row(verdict: Verdict, run: GroupingRun, levels: list[str]) -> list[tuple[str, str]]:
+    by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == run.name and cell.level in levels}
+    first = by_level[levels[0]]
+    twin = run.same_as or run.like
+    name = (run.name + (f" (= {twin})" if twin else ""), "red" if run.problems else "")
+    values = [(_difference(by_level[level]), _style(by_level[level])) for level in levels]
+    return [name, (str(run.rows), ""), (str(len(run.shapes)), ""), *values, _repeats(first), _bits(first)]
+
+
+def _other_row(verdict: Verdict, grouping: str, levels: list[str]) -> list[tuple[str, str]]:
+    """Return the line of cells that ran in no grouping of the matrix, such as comparisons with a live reference."""
+    by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == grouping}
+    blank = (_NOT_ASKED, "dim")
+    values = [
+        (_difference(by_level[level]), _style(by_level[level])) if level in by_level else blank for level in levels
+    ]
+    first = next(by_level[level] for level in levels if level in by_level)
+    n_rows = str(first.comparison.rows) if first.comparison else "0"
+    return [(grouping, ""), (n_rows, ""), blank, *values, blank, blank]
 
 
 def _difference(cell: Cell) -> str:
@@ -88,7 +135,7 @@ def _difference(cell: Cell) -> str:
     if cell.comparison.passed:
         return f"{cell.comparison.max_abs:.1e}"
     failing = f"{len(cell.comparison.failing_rows)} rows differ"
-    return failing if cell.level == "ids" else f"{cell.comparison.max_abs:.1e} ({failing})"
+    return failing if "ids" in (cell.level, cell.grouping) else f"{cell.comparison.max_abs:.1e} ({failing})"
 
 
 def _style(cell: Cell) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from samevec.parity.compare import plain_number
 from samevec.parity.receipt import Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from samevec.parity.compare import Comparison
+    from samevec.parity.compare import Comparison, Histogram
+    from samevec.parity.rankings import Rankings
     from samevec.parity.receipt import Binding
 
-__all__ = ["Cell", "GroupingRun", "Verdict"]
+__all__ = ["WORST_ROWS", "Cell", "GroupingRun", "RowError", "Verdict", "cell_failures"]
+
+#: Worst cases that a verdict lists.
+WORST_ROWS = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +35,9 @@ class GroupingRun:
     features_digest : str
         Over everything the session was fed in one repeat: ids, masks, shapes, types.
     same_as : str or None
-        An earlier grouping that ran the very same microbatches, so that this one proves nothing more.
+        An earlier grouping that ran every one of these microbatches, so that this one proves nothing more.
+    like : str or None
+        The same, where the two are meant to be alike (``Grouping.like``): what this one adds is how it was asked for.
     problems : tuple of str
         Rules of the grouping itself that were broken, in words.
     """
@@ -40,6 +47,7 @@ class GroupingRun:
     shapes: tuple[tuple[int, int], ...] = ()
     features_digest: str = ""
     same_as: str | None = None
+    like: str | None = None
     problems: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,6 +58,7 @@ class GroupingRun:
             "shapes": [list(shape) for shape in self.shapes],
             "features_digest": self.features_digest,
             "same_as": self.same_as,
+            "like": self.like,
             "problems": list(self.problems),
         }
 
@@ -75,8 +84,12 @@ class Cell:
         Whether moved bits fail the cell.
     shapes : tuple of (int, int)
         See :class:`GroupingRun`.
+    features_digest : str
+        See :class:`GroupingRun`; empty for what runs nothing of its own.
     worst_tag : str
         What the worst case is there for.
+    limits : tuple of (float, float), or None
+        atol and rtol where they are not the lock's tolerance: values of a model card, computed in other precisions.
     """
 
     level: str
@@ -88,7 +101,9 @@ class Cell:
     moved_rows: tuple[int, ...] | None = None
     bits_required: bool = False
     shapes: tuple[tuple[int, int], ...] = ()
+    features_digest: str = ""
     worst_tag: str = ""
+    limits: tuple[float, float] | None = None
 
     @property
     def name(self) -> str:
@@ -136,6 +151,55 @@ class Cell:
             "repeats_identical": self.repeats_identical,
             "moved_rows": None if self.moved_rows is None else list(self.moved_rows),
             "bits_required": self.bits_required,
+            "features_digest": self.features_digest,
+            "limits": None if self.limits is None else list(self.limits),
+        }
+
+
+def cell_failures(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """Return every failure in words; a grouping that could not run is said once, not once a level."""
+    found: list[str] = []
+    unrun: set[str] = set()
+    for cell in cells:
+        if cell.comparison is None and cell.level != "ids":
+            if cell.grouping in unrun:
+                continue
+            unrun.add(cell.grouping)
+        found += cell.failures
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowError:
+    """How far one case is off, at the first value level, in one grouping; the worst of all repeats.
+
+    Attributes
+    ----------
+    case : int
+        Its number in the full case set.
+    tag : str
+    tokens : int
+        Length as the candidate tokenised it.
+    max_abs : float
+        Greatest absolute difference of its components.
+    ratio : float
+        Greatest difference over its allowance; above 1 fails.
+    """
+
+    case: int
+    tag: str
+    tokens: int
+    max_abs: float
+    ratio: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON; what is not finite becomes a word."""
+        return {
+            "case": self.case,
+            "tag": self.tag,
+            "tokens": self.tokens,
+            "max_abs": plain_number(self.max_abs),
+            "ratio": plain_number(self.ratio),
         }
 
 
@@ -159,6 +223,21 @@ class Verdict:
     not_measured : tuple of str
         What this verdict does not cover.
     elapsed_s : float
+    quick : bool
+        Only the quick subset was run: good for finding faults early, never for serving.
+    baseline : bool
+        The candidate is PyTorch itself, behind the Session protocol: what batching alone moves.
+    lock_entry_digest, driver_digest : str
+    artifact_digest : str or None
+        None where what ran is no exported artifact.
+    error_level : str
+        The level of `row_errors` and `histograms`: ``"raw"`` or ``"logits"``.
+    row_errors : mapping of str to tuple of RowError
+        By grouping (``alone`` and ``default``), in order of the cases.
+    histograms : mapping of str to Histogram
+        By grouping: how many components take how much of their allowance.
+    rankings : Rankings or None
+        Over the retrieval fixture; None where that was not measured. Its failures and notes are among the verdict's.
     """
 
     model: str
@@ -175,20 +254,41 @@ class Verdict:
     notes: tuple[str, ...]
     not_measured: tuple[str, ...]
     elapsed_s: float
+    quick: bool = False
+    baseline: bool = False
+    lock_entry_digest: str = ""
+    driver_digest: str = ""
+    artifact_digest: str | None = None
+    error_level: str = ""
+    row_errors: Mapping[str, tuple[RowError, ...]] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    rankings: Rankings | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether the candidate may be served."""
+        """Whether nothing failed; a quick verdict that passed is still no leave to serve."""
         return not self.failures
+
+    @property
+    def worst_rows(self) -> tuple[tuple[str, RowError], ...]:
+        """The worst cases, worst first, each once, with the grouping in which it is worst."""
+        worst: dict[int, tuple[str, RowError]] = {}
+        for grouping, errors in self.row_errors.items():
+            for error in errors:
+                if error.case not in worst or error.ratio > worst[error.case][1].ratio:
+                    worst[error.case] = (grouping, error)
+        ranked = sorted(worst.values(), key=lambda found: (-found[1].ratio, found[1].case))
+        return tuple(ranked[:WORST_ROWS])
 
     @property
     def words(self) -> str:
         """One line: the outcome, with the greatest difference found."""
+        name = "quick parity" if self.quick else "parity"
         if not self.passed:
-            return f"{self.model} ({self.profile}): parity failed, {len(self.failures)} findings"
+            return f"{self.model} ({self.profile}): {name} failed, {len(self.failures)} findings"
         greatest = max((cell.comparison.max_abs for cell in self.cells if cell.comparison), default=0.0)
         return (
-            f"{self.model} ({self.profile}): parity passed, {len(self.cells)} cells, greatest difference {greatest:.1e}"
+            f"{self.model} ({self.profile}): {name} passed, {len(self.cells)} cells, greatest difference {greatest:.1e}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,7 +299,12 @@ class Verdict:
             "profile": self.profile,
             "provider": self.provider,
             "passed": self.passed,
+            "quick": self.quick,
+            "baseline": self.baseline,
+            "lock_entry_digest": self.lock_entry_digest,
+            "artifact_digest": self.artifact_digest,
             "case_set_digest": self.case_set_digest,
+            "driver_digest": self.driver_digest,
             "n_cases": self.n_cases,
             "repeats": self.repeats,
             "tolerance": dict(self.tolerance),
@@ -209,7 +314,40 @@ class Verdict:
             "notes": list(self.notes),
             "not_measured": list(self.not_measured),
             "elapsed_s": round(self.elapsed_s, 3),
+            "error_level": self.error_level,
+            "row_errors": {name: [error.to_dict() for error in errors] for name, errors in self.row_errors.items()},
+            "worst_rows": [{"grouping": grouping, **error.to_dict()} for grouping, error in self.worst_rows],
+            "histograms": {name: histogram.to_dict() for name, histogram in self.histograms.items()},
+            "rankings": None if self.rankings is None else self.rankings.to_dict(),
         }
+
+    def with_findings(
+        self,
+        *,
+        cells: Iterable[Cell] = (),
+        failures: Iterable[str] = (),
+        notes: Iterable[str] = (),
+        measured: Iterable[str] = (),
+    ) -> Verdict:
+        """Return the verdict with what else was looked at.
+
+        Parameters
+        ----------
+        cells : iterable of Cell
+            Whatever fails in them fails the verdict.
+        failures, notes : iterable of str
+            Findings that belong to no cell.
+        measured : iterable of str
+            Entries of `not_measured` that are true no more.
+        """
+        added, done = tuple(cells), set(measured)
+        return replace(
+            self,
+            cells=(*self.cells, *added),
+            failures=(*self.failures, *cell_failures(added), *failures),
+            notes=(*self.notes, *notes),
+            not_measured=tuple(words for words in self.not_measured if words not in done),
+        )
 
     def to_receipt(self, binding: Binding, *, created_at: str) -> Receipt:
         """Return the receipt of this verdict.
@@ -223,6 +361,8 @@ class Verdict:
         """
         summary = self.to_dict()
         for name in ("passed", "tolerance", "failures", "not_measured"):  # said once, in the receipt itself
+            del summary[name]
+        for name in ("row_errors", "histograms"):  # for plots; a receipt is read at every start
             del summary[name]
         return Receipt(
             binding=binding,

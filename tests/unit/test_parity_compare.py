@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from samevec.lock import load_lock
-from samevec.parity.compare import Comparison, compare, compare_ids, merge_comparisons
+from samevec.parity.compare import (
+    HISTOGRAM_EDGES,
+    Comparison,
+    compare,
+    compare_ids,
+    deviations,
+    merge_comparisons,
+    ratio_histogram,
+    row_deviations,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,3 +153,42 @@ def test_merging_keeps_whatever_failed_once(reference: NDArray[np.float32], tole
 def test_an_empty_comparison_compares_nothing(tolerance: Tolerance) -> None:
     empty = np.zeros((0, 4), np.float32)
     assert compare(empty, empty, tolerance) == Comparison(rows=0, components=0)
+
+
+def test_deviations_are_what_the_rule_looks_at(reference: NDArray[np.float32], tolerance: Tolerance) -> None:
+    candidate = moved(reference, tolerance, allowances=2)
+    candidate[1, 5] += np.float32(1e-3)
+    difference, ratio = deviations(reference, candidate, tolerance)
+    comparison = compare(reference, candidate, tolerance)
+    assert difference.max() == comparison.max_abs
+    assert ratio.max() == comparison.worst_ratio
+    rows = row_deviations(difference, ratio)
+    assert rows[0] == (0.0, 0.0)
+    assert rows[3][1] == pytest.approx(2, rel=1e-2)
+    assert [i for i, (_, worst) in enumerate(rows) if worst > 1] == [
+        row for row in range(5) if row in comparison.failing_rows
+    ]
+
+
+def test_deviations_of_what_cannot_be_compared_are_infinite(
+    reference: NDArray[np.float32], tolerance: Tolerance
+) -> None:
+    assert np.isinf(np.stack(deviations(reference, reference[:, :4], tolerance))).all()
+    candidate = reference.copy()
+    candidate[0, 0] = np.nan
+    _, ratio = deviations(reference, candidate, tolerance)
+    assert ratio[0, 0] == np.inf
+    assert np.count_nonzero(ratio) == 1
+
+
+def test_a_histogram_counts_every_component_once() -> None:
+    ratio = np.asarray([[0.0, 1e-7, 1e-6], [0.9, 1.0, 99.0], [100.0, np.inf, 0.5]])
+    histogram = ratio_histogram(ratio)
+    assert histogram.edges == HISTOGRAM_EDGES
+    assert len(histogram.counts) == len(HISTOGRAM_EDGES) + 1
+    assert sum(histogram.counts) == 9
+    assert histogram.counts[0] == 2  # below the first edge, equality included
+    assert histogram.counts[-1] == 2  # from the last edge on
+    line = HISTOGRAM_EDGES.index(1.0)
+    assert sum(histogram.counts[line + 1 :]) == 4  # at or beyond what is allowed: 1, 99, 100 and infinity
+    json.dumps(histogram.to_dict(), allow_nan=False)

@@ -1,0 +1,71 @@
+"""The stages of a result that are compared: raw and normalised vectors, their prefix, logits, scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.pooling import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from samevec.parity.reference_file import Reference
+    from samevec.runtime.reranker import Reranker
+
+__all__ = ["PREFIX_DIMENSIONS", "Level", "levels_of", "prefix_dimensions"]
+
+#: The Matryoshka prefix that is compared: what TrueMemory's tiers serve.
+PREFIX_DIMENSIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A stage of the result.
+
+    Attributes
+    ----------
+    name : str
+    expected : ndarray of float32, shape (n_cases, width) or (n_cases,)
+        What the reference has there.
+    finish : callable
+        How the candidate gets there from its raw output.
+    """
+
+    name: str
+    expected: NDArray[np.float32]
+    finish: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+
+def levels_of(model: Embedder | Reranker, reference: Reference) -> list[Level]:
+    """Return the levels of a model's task, the raw one first.
+
+    Parameters
+    ----------
+    model : Embedder or Reranker
+        Its own ``finish`` is what the candidate's values go through.
+    reference : Reference
+    """
+    if not isinstance(model, Embedder):
+        return [
+            Level("logits", reference.raw, lambda raw: raw),
+            Level("scores", reference.final, model.finish),
+        ]
+    normalised = reference.final if model.entry.normalize else shorten(reference.raw, dimensions=None, normalize=True)
+    levels = [Level("raw", reference.raw, lambda raw: raw), Level("normalised", normalised, model.finish)]
+    prefix = prefix_dimensions(model)
+    if prefix is not None:
+        expected = shorten(reference.raw, dimensions=prefix, normalize=True)
+        levels.append(Level(f"prefix_{prefix}", expected, lambda raw: model.finish(raw, dimensions=prefix)))
+    return levels
+
+
+def prefix_dimensions(model: Embedder) -> int | None:
+    """Return the prefix to compare: 256, or half of a narrower model; None where the lock allows no prefix."""
+    least = model.entry.matryoshka_min_dimensions
+    prefix = PREFIX_DIMENSIONS if model.dimensions > PREFIX_DIMENSIONS else model.dimensions // 2
+    return prefix if least is not None and least <= prefix else None
