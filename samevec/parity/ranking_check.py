@@ -12,7 +12,8 @@ import numpy as np
 from samevec.errors import InferenceError, InputError, ReferenceMissingError
 from samevec.parity.compare import compare, compare_ids
 from samevec.parity.rankings import RankingRun, Rankings, compare_order, decided_share, order_of, rate
-from samevec.parity.retrieval import builtin_fixture
+from samevec.parity.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.tokens import tokenize_cases
 from samevec.parity.vector_table import cosine_distances, distance_rounding, open_sqlite_search
 from samevec.progress import SilentProgress
 from samevec.runtime.embedder import Embedder
@@ -99,7 +100,7 @@ def check_rankings(
     check = _Check(model, retrieval, tolerance, fixture, top)
     with (progress or SilentProgress()).step(f"rankings {model.name}", total=2, unit="runs") as advance:
         try:
-            rows = _tokenize(model, fixture)
+            rows = tokenize_cases(model, fixture_cases(fixture, model.entry.task, prompts=model.entry.prompts))
             computed = _compute(model, rows, advance)
         except (InferenceError, InputError) as error:
             return check.result(failures=(f"rankings: could not be computed: {error}",))
@@ -110,17 +111,6 @@ def check_rankings(
         found = open_sqlite_search() if search is None else search
         return check.rank_vectors(computed, found, failures, notes)
     return check.rank_scores(computed, failures, notes)
-
-
-def _tokenize(model: Embedder | Reranker, fixture: RetrievalFixture) -> list[TokenRow]:
-    """Return the rows of the fixture's cases, see :func:`samevec.parity.retrieval.fixture_cases`."""
-    if not isinstance(model, Embedder):
-        return model.tokenize(
-            [(query.text, fixture.documents[i]) for query in fixture.queries for i in query.candidates]
-        )
-    prompts = {name: name if name in model.entry.prompts else None for name in ("query", "document")}
-    queries = model.tokenize([query.text for query in fixture.queries], prompt=prompts["query"])
-    return queries + model.tokenize(list(fixture.documents), prompt=prompts["document"])
 
 
 @dataclass(frozen=True, slots=True)
