@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorder", "grouping_run", "twins", "unasked_microbatches"]
 
-# With more distinct rows than one default microbatch holds, groupings meant to differ run alike only if a limit is
-# ignored; with fewer they may, and then it is only said.
+# With more distinct rows than one default microbatch holds, and than the grouping asks to run together, groupings meant
+# to differ run alike only if a limit is ignored; with fewer they may, and then it is only said.
 _DEFECT_ROWS = 33
 
 
@@ -112,7 +112,7 @@ def grouping_run(
         same_as = "default"
     problems = _broken_limits(grouping, recorder)
     n_rows = len({member for _, members in ran for member in members})
-    if same_as is not None and n_rows >= _DEFECT_ROWS:
+    if same_as is not None and n_rows >= max(_DEFECT_ROWS, (grouping.batch_size or 0) + 1):
         problems.append(f"{grouping.name}: ran the same microbatches as {same_as}, so it proves nothing (vacuous)")
     return GroupingRun(
         name=grouping.name,

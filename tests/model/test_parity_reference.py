@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from samevec.errors import ExportError
 from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
 from samevec.lock import load_lock
+from samevec.parity.baseline import capture_live, run_baseline
 from samevec.parity.cases import CaseSet, builtin_cases
 from samevec.parity.gate import run_gate, tokenize_cases
 from samevec.parity.reference import ReferenceModel, capture_reference, load_reference_model
@@ -173,6 +174,27 @@ def test_the_reference_passes_against_itself_in_batches(
 ) -> None:
     verdict = gate(embedder if task == "embed" else reranker, snapshots)
     assert verdict.failures == ()
+    assert verdict.baseline
+    assert verdict.notes[0].startswith("PyTorch itself: the baseline")
+
+
+def test_the_bits_of_pytorch_itself_are_not_required(embedder: ReferenceModel, snapshots: Path) -> None:
+    cases, reference = captured(embedder)
+    strict = dataclasses.replace(TORCH, bit_identical_groupings=True)
+    model = candidate(embedder, snapshots)
+    verdict = run_gate(model, reference, tolerance=LOCK.tolerance, profile=strict, case_set=cases, repeats=1)
+    assert verdict.failures == ()
+    assert not any(cell.bits_required for cell in verdict.cells)
+
+
+def test_a_live_reference_agrees_with_the_stored_one(snapshots: Path, embedder: ReferenceModel) -> None:
+    cases, stored = captured(embedder)
+    live = capture_live(embedder.entry, snapshots / embedder.entry.name, toolchain={}, case_set=cases)
+    cells = run_baseline(candidate(embedder, snapshots), stored, live, tolerance=LOCK.tolerance, case_set=cases)
+    assert all(cell.passed for cell in cells)
+    stored_raw = next(cell for cell in cells if cell.name == "raw/stored_vs_live")
+    assert stored_raw.comparison is not None
+    assert stored_raw.comparison.max_abs == 0.0
 
 
 class ChangedSession(TorchSession):
