@@ -5,10 +5,11 @@ Limits that depend on what is served (vector lengths, vocabulary, items of a req
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from samevec.server.answers import TRUNCATED_HEADER
-from samevec.server.dialects.fields import PROMPT_NAMES
+from samevec.server.dialects.fields import MOST_COUNT, PROMPT_NAMES
 from samevec.server.dialects.tei import TOKENS_HEADER
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _TEXT = {"type": "string"}
 _INTEGER = {"type": "integer"}
 _NUMBER = {"type": "number"}
 _NULLABLE_TEXT = {"type": "string", "nullable": True}
-_COUNT = {"type": "integer", "minimum": 1, "nullable": True}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": MOST_COUNT, "nullable": True}
 _USAGE_WORDS = "Tokens as the model sees them: prompt and special tokens included, padding never."
 
 
@@ -198,7 +199,7 @@ def describe_routes(service: Service) -> dict[str, dict[str, Any]]:
         ),
         "/tokenize": _post(
             "List the tokens of texts (TEI)",
-            _tokenize_body(max_items),
+            _tokenize_body(service),
             _list(_list(_TOKEN)),
             _TEI_ERROR,
             headers=tokens,
@@ -235,6 +236,43 @@ def _dimensions(service: Service) -> dict[str, Any]:
     return {"type": "integer", "nullable": True, **bounds, "description": words}
 
 
+def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    return {"required": [*first, *second], "properties": {**first, **second}}
+
+
+def _one_of(names: Sequence[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(names)}
+
+
+def _never(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"not": {"anyOf": list(cases)}} if cases else {}
+
+
+def _forbidden(service: Service, items: str, prompts: Sequence[str]) -> dict[str, Any]:
+    """Describe what no single key shows: prompts that contradict each other, and prompts before token ids."""
+    texts = {name: text for served in service.embedders() for name, text in served.model.entry.prompts.items() if text}
+    ids = {items: _list({"oneOf": [_INTEGER, _list(_INTEGER)]})}
+    cases = [_both({key: _one_of([name])}, ids) for key in prompts for name in PROMPT_NAMES if name in texts]
+    cases += [
+        _both({a: _one_of([first])}, {b: _one_of([second])})
+        for a, b in itertools.combinations(prompts, 2)
+        for first, second in itertools.permutations(PROMPT_NAMES)
+    ]
+    return _never(cases)
+
+
+def _promptless(service: Service) -> dict[str, Any]:
+    """Describe which named models have which prompts not."""
+    cases = []
+    for served in service.models:
+        entry = served.model.entry
+        missing = [name for name in PROMPT_NAMES if name not in entry.prompts]
+        if missing:
+            names = _one_of([served.name, entry.source.removeprefix("hf:")])
+            cases.append(_both({"model": names}, {"prompt_name": _one_of(missing)}))
+    return _never(cases)
+
+
 def _embeddings_body(service: Service) -> dict[str, Any]:
     formats = {
         "type": "string",
@@ -256,6 +294,7 @@ def _embeddings_body(service: Service) -> dict[str, Any]:
             "truncate": _TRUNCATE,
             "batch_size": _BATCH_SIZE,
         },
+        **_forbidden(service, "input", ("prompt_name", "input_type")),
     )
 
 
@@ -272,6 +311,7 @@ def _tei_embed_body(service: Service) -> dict[str, Any]:
             "dimensions": _dimensions(service),
             "batch_size": _BATCH_SIZE,
         },
+        **_forbidden(service, "inputs", ("prompt_name",)),
     )
 
 
@@ -342,15 +382,16 @@ def _tei_rerank_body(max_items: int) -> dict[str, Any]:
     )
 
 
-def _tokenize_body(max_items: int) -> dict[str, Any]:
+def _tokenize_body(service: Service) -> dict[str, Any]:
     return _object(
         ["inputs"],
         {
-            "inputs": {"oneOf": [_TEXT, _list(_TEXT, minItems=1, maxItems=max_items)]},
+            "inputs": {"oneOf": [_TEXT, _list(_TEXT, minItems=1, maxItems=service.settings.max_batch_items)]},
             "model": _named("Whose tokenizer; the first served model's when left out."),
             "add_special_tokens": _flag("List the special tokens too.", default=True),
             "prompt_name": _PROMPT_NAME,
         },
+        **_promptless(service),
     )
 
 

@@ -10,11 +10,24 @@ from samevec.errors import BatchTooLargeError, EmptyInputError, InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PROMPT_NAMES", "Fields", "json_kind", "limit_items", "read_documents", "read_inputs", "read_texts"]
+__all__ = [
+    "MOST_COUNT",
+    "PROMPT_NAMES",
+    "Fields",
+    "json_kind",
+    "limit_items",
+    "read_documents",
+    "read_inputs",
+    "read_texts",
+]
 
 _ABSENT: Any = object()
 #: The prompts a caller may ask for; which of them a model has, its lock entry says.
 PROMPT_NAMES = ("query", "document")
+#: The largest count any option takes: it fits every client's integers.
+MOST_COUNT = 2**31 - 1
+# From here on the JSON parser gives whole numbers as floats.
+_LARGE = 2.0**63
 
 
 class Fields:
@@ -87,10 +100,14 @@ class Fields:
         value = self.take(name)
         if value is _ABSENT:
             return None
+        if isinstance(value, float) and abs(value) >= _LARGE:
+            value = int(value)  # a whole number too long for the parser's integers
         if isinstance(value, bool) or not isinstance(value, int):
             raise InputError(f"{json_kind(value)} given, a whole number is needed", field=name)
         if value < least:
             raise InputError(f"{value} given, at least {least} is needed", field=name)
+        if value > MOST_COUNT:
+            raise InputError(f"{value} given, at most {MOST_COUNT} is possible", field=name)
         return value
 
     def seconds(self, name: str) -> float | None:
@@ -188,6 +205,8 @@ def read_inputs(value: object, *, field: str, limit: int) -> tuple[tuple[str, ..
             for i, item in enumerate(value):
                 if not isinstance(item, list):
                     raise InputError(f"{json_kind(item)} given, a list of token ids is needed", field=field, index=i)
+                if not item:
+                    raise InputError("no token ids", field=field, index=i)
             return (), tuple(_token_ids(item, field=f"{field}[{i}]") for i, item in enumerate(value))
         if isinstance(first, int | float):
             return (), (_token_ids(value, field=field),)
