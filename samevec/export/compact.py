@@ -9,6 +9,7 @@ ever, which is why the profile also switches constant folding off.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK_BYTES", "compact", "is_bfloat16_exact"]
 
-#: float32 bytes of one column chunk: 3 MB stays in a server core's shared cache (a chain of products took 122 ms so,
-#: 186 ms uncut, and 113 ms from float32 pages).
-CHUNK_BYTES = 3 << 20
+#: float32 bytes of one column chunk: what two threads hold in second-level caches of 1 MB each. A query of 16 tokens
+#: took 123 ms so, 139 with 3 MB, 152 with 12 MB, alternating in one process; from packed float32 pages it takes 80.
+CHUNK_BYTES = 3 << 19
+# A chunk is no narrower: cut among more than four threads, parts of 64 columns or fewer would sum in another order (see
+# samevec.export.graph.unpacked_thread_limit).
+_MIN_COLUMNS = 320
 # Columns are cut at multiples of the widest kernel of ONNX Runtime's matrix product, so that a chunk's columns are
 # computed as the uncut product computes them: the bits are equal.
 _COLUMN_MULTIPLE = 16
@@ -165,9 +169,12 @@ def _upper_halves(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def _column_chunks(n_rows: int, n_columns: int) -> list[slice]:
-    """Return equal column ranges of at most :data:`CHUNK_BYTES` in float32."""
-    most = max(_COLUMN_MULTIPLE, CHUNK_BYTES // (4 * n_rows) // _COLUMN_MULTIPLE * _COLUMN_MULTIPLE)
-    return [slice(start, min(start + most, n_columns)) for start in range(0, n_columns, most)]
+    """Return about equal column ranges of about :data:`CHUNK_BYTES` in float32, none narrower than need be."""
+    wanted = -(-4 * n_rows * n_columns // CHUNK_BYTES)
+    n_blocks = -(-n_columns // _COLUMN_MULTIPLE)
+    n_chunks = max(1, min(wanted, n_columns // _MIN_COLUMNS))
+    edges = [min(n_blocks * i // n_chunks * _COLUMN_MULTIPLE, n_columns) for i in range(n_chunks + 1)]
+    return [slice(start, end) for start, end in itertools.pairwise(edges)]
 
 
 def _guarded_product(some: str, activation: str, weight: str, output: str) -> onnx.NodeProto:
