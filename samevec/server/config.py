@@ -69,7 +69,7 @@ class ServerSettings:
     api_key_file : Path or None
         One key a line; HTTP requests must then carry one of them as a bearer token.
     token_budget : int or None
-        Padded tokens of one microbatch; None: the model's share of the process's default, never above its engine's.
+        Padded tokens of one microbatch, of every worker; None: a worker's share of the process's default.
     max_queue_items, max_queue_tokens : int
         Accepted and unfinished work of the whole process.
     max_batch_items : int

@@ -18,9 +18,11 @@ from samevec.machine import allowed_cpus
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.reranker import Reranker
-from samevec.server.scheduler import Admission, Worker, WorkerLimits
+from samevec.server.admission import Admission
+from samevec.server.lanes import QueueLimits
 from samevec.server.status import UnknownModelError
 from samevec.server.tokens import TokenLists, list_tokens
+from samevec.server.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -180,18 +182,27 @@ class Service:
         self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
 
     def _worker(self, served: ServedModel) -> Worker:
-        settings, model = self.settings, served.model
-        limits = WorkerLimits(
-            token_budget=settings.token_budget
-            or min(model.engine.token_budget, worker_budget_tokens(len(self.models))),
+        model = served.model
+        limits = QueueLimits(
+            token_budget=self._budget_tokens(served),
             max_rows=model.engine.max_rows,
             cost=model.engine.cost,
             pad_to_multiple=model.engine.pad_to_multiple,
-            interactive_rows=settings.interactive_rows,
-            interactive_tokens=settings.interactive_tokens,
+            interactive_rows=self.settings.interactive_rows,
+            interactive_tokens=self.settings.interactive_tokens,
         )
         canary = model.tokenize(["ready"]) if isinstance(model, Embedder) else model.tokenize([("ready", "ready")])
-        return Worker(model, limits, canary=canary[0], clock=self.clock)
+        return Worker(model.name, served.model.engine, limits, canary=canary[0], clock=self.clock)
+
+    def _budget_tokens(self, served: ServedModel) -> int:
+        """Return the padded tokens of one microbatch: the bulk runners of all models share the process's budget."""
+        if self.settings.token_budget is not None:
+            return self.settings.token_budget
+        own_tokens = served.model.engine.token_budget
+        if not served.model.engine.overlapping:  # one run at a time may use what there is
+            return own_tokens
+        n_runners = sum(other.model.engine.workers for other in self.models)
+        return min(own_tokens, worker_budget_tokens(n_runners))
 
     def _time_for_tokens(self, n_tokens: int) -> float:
         rate = sum(worker.tokens_per_s for worker in self._workers.values())
@@ -402,15 +413,23 @@ class Service:
             "max_tokens": model.max_tokens,
             "max_rows": model.engine.max_rows,
             "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
-            "worker": {
-                "alive": self._workers[served.name].is_alive,
-                "tokens_per_s": round(self._workers[served.name].tokens_per_s, 1),
-            },
+            "worker": self._worker_info(served),
         }
         if isinstance(model, Embedder):
             least = entry.matryoshka_min_dimensions or model.dimensions
             info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}
         return info
+
+    def _worker_info(self, served: ServedModel) -> dict[str, Any]:
+        worker, engine = self._workers[served.name], served.model.engine
+        return {
+            "alive": worker.is_alive,
+            "restarts": worker.n_restarts,
+            "runners": engine.workers,
+            "interactive_beside_bulk": engine.overlapping,
+            "token_budget": self._budget_tokens(served),
+            "tokens_per_s": round(worker.tokens_per_s, 1),
+        }
 
 
 def _select(name: str | None, candidates: Sequence[ServedModel], served: Iterable[ServedModel]) -> ServedModel:

@@ -1,0 +1,94 @@
+"""How much accepted and unfinished work the process holds, and what is refused beyond that."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from samevec.errors import OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Admission", "Ticket"]
+
+# Bounds of what Retry-After may say: below a second clients hammer, above a minute nobody believes it.
+_MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
+
+
+class Admission:
+    """Counts accepted and unfinished work of the process, and refuses what exceeds the bounds.
+
+    Parameters
+    ----------
+    max_items, max_tokens : int
+    retry_after_s : callable
+        Given the tokens that wait, says in how many seconds there will be room.
+
+    Notes
+    -----
+    A request is always let into an empty queue: otherwise one larger than a bound would be told to retry for ever.
+    """
+
+    def __init__(self, *, max_items: int, max_tokens: int, retry_after_s: Callable[[int], float]) -> None:
+        self._max_items = max_items
+        self._max_tokens = max_tokens
+        self._retry_after_s = retry_after_s
+        self._lock = threading.Lock()
+        self.items = 0
+        self.tokens = 0
+
+    def admit(self, n_items: int) -> Ticket:
+        """Accept a request by its items, before it is tokenised.
+
+        Raises
+        ------
+        OverloadedError
+            The queue is full.
+        """
+        with self._lock:
+            if self.items and self.items + n_items > self._max_items:
+                raise self._refusal(f"{self.items} items are queued")
+            self.items += n_items
+        return Ticket(self, n_items)
+
+    def _refusal(self, what: str) -> OverloadedError:
+        wait_s = min(_MAX_RETRY_S, max(_MIN_RETRY_S, self._retry_after_s(self.tokens)))
+        return OverloadedError(f"the queue is full ({what}); try again in {wait_s:.0f} s", retry_after_s=wait_s)
+
+    def _add_tokens(self, n_tokens: int) -> None:
+        with self._lock:
+            if self.tokens and self.tokens + n_tokens > self._max_tokens:
+                raise self._refusal(f"{self.tokens} tokens are queued")
+            self.tokens += n_tokens
+
+    def _release(self, n_items: int, n_tokens: int) -> None:
+        with self._lock:
+            self.items -= n_items
+            self.tokens -= n_tokens
+
+
+class Ticket:
+    """A request's place in the queue; a context manager that gives it back."""
+
+    def __init__(self, admission: Admission, n_items: int) -> None:
+        self._admission = admission
+        self._n_items = n_items
+        self._n_tokens = 0
+
+    def add_tokens(self, n_tokens: int) -> None:
+        """Account for the request's tokens once they are known.
+
+        Raises
+        ------
+        OverloadedError
+            Too many tokens are queued.
+        """
+        self._admission._add_tokens(n_tokens)
+        self._n_tokens += n_tokens
+
+    def __enter__(self) -> Ticket:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._admission._release(self._n_items, self._n_tokens)

@@ -1,0 +1,116 @@
+"""The threads that empty one queue together, until the first of them dies."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from samevec.server.microbatch import public_words, run_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from samevec.runtime.rows import TokenRow
+    from samevec.server.microbatch import GuardedEngine
+    from samevec.server.rate import Rate
+    from samevec.server.work_queue import Turn, WorkQueue
+
+__all__ = ["Crew"]
+
+_log = logging.getLogger(__name__)
+
+
+class Crew:
+    """Threads over one queue. When one dies the queue is closed, and the others end with it.
+
+    Parameters
+    ----------
+    name : str
+        The model's, for messages and the threads' names.
+    engine : GuardedEngine
+        With `overlapping`, it gets a thread for each of its `workers` and one for the interactive lane; without, one
+        thread that serves both lanes.
+    queue : WorkQueue
+    canary : TokenRow
+        See :func:`samevec.server.microbatch.run_batch`.
+    rate : Rate
+    clock : callable
+        Seconds, monotonic.
+    advice : str
+        What happens, or is to be done, after a death; the end of the message.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: GuardedEngine,
+        queue: WorkQueue,
+        *,
+        canary: TokenRow,
+        rate: Rate,
+        clock: Callable[[], float],
+        advice: str,
+    ) -> None:
+        self.queue = queue
+        self.advice = advice
+        self._name = name
+        self._engine = engine
+        self._canary = canary
+        self._rate = rate
+        self._clock = clock
+        bulk: list[Turn] = ["bulk"] * engine.workers
+        turns: list[Turn] = ["interactive", *bulk] if engine.overlapping else ["either"]
+        self._threads = [
+            threading.Thread(target=self._main, args=(turn,), name=f"samevec-{name}-{turn}", daemon=True)
+            for turn in turns
+        ]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every thread is alive and takes work."""
+        return self.queue.refusal is None and all(thread.is_alive() for thread in self._threads)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some thread exists, perhaps held up in a run."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def watch(self, interval_s: float) -> None:
+        """Return once the queue is closed; close it when a thread is gone that did not say why."""
+        while not self.queue.wait_closed(interval_s):
+            # In this order: threads also end because the queue was closed.
+            if not all(thread.is_alive() for thread in self._threads) and self.queue.refusal is None:
+                self.die("a thread is gone")
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the threads, each of which ends after its microbatch once the queue is closed."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
+
+    def die(self, why: str) -> None:
+        """Close the queue: nothing more is computed by this crew."""
+        self.queue.close(f"{self._name}: its worker died ({why}); {self.advice}")
+
+    def _main(self, turn: Turn) -> None:
+        try:
+            while (batch := self.queue.take(turn)) is not None:
+                self._rate.start(self._clock())
+                ran = False
+                try:
+                    ran = run_batch(self._engine, batch, canary=self._canary, name=self._name)
+                finally:
+                    n_tokens = sum(row.n_tokens for row in batch.rows) if ran else 0
+                    self._rate.finish(n_tokens, self._clock())
+                self.queue.finish(batch)
+        except BaseException as error:  # whatever it is: those who wait must hear of it
+            _log.exception("%s: a thread of its worker died", self._name)
+            self.die(public_words(error))
