@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -342,6 +345,16 @@ def test_options_are_those_of_the_schema(server: InProcess) -> None:
         assert schema["additionalProperties"] is False
         known = error_of(ask(server, route, {"nope": 1}), route, 400).rpartition("the options are: ")[2]
         assert known == ", ".join(sorted(schema["properties"])), route
+
+
+def test_the_pages_curls_are_answered(server: InProcess) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "http.md").read_text(encoding="utf-8")
+    curls = re.findall(r"^curl -s localhost:8765(\S+) .*?-d '(.*?)'$", page, flags=re.MULTILINE | re.DOTALL)
+    assert {path for path, _ in curls} == {route.partition(" ")[0] for route in ROUTES}
+    assert len(curls) == len(ROUTES)
+    for path, body in curls:
+        response = server.post(path, json.loads(body))
+        assert response.status_code == 200, response.text
 
 
 def test_full_queue_is_429_in_every_dialect() -> None:
