@@ -105,16 +105,24 @@ def _print_json(document: Any) -> None:
 
 
 def _show_verdict(verdict: Verdict) -> None:
-    from samevec.parity.table import plain_lines, verdict_table  # noqa: PLC0415  only some commands show one
+    from samevec.parity import table  # noqa: PLC0415  only some commands show one
 
     console = Console()
     if console.is_terminal:
-        console.print(verdict_table(verdict))
-        for failure in verdict.failures[:3]:
-            console.print(f"failed: {failure}", highlight=False, markup=False)
+        console.print(table.verdict_table(verdict))
+        for line in table.failure_lines(verdict):
+            console.print(line, highlight=False, markup=False)
     else:
-        click.echo("\n".join(plain_lines(verdict)))
+        click.echo("\n".join(table.plain_lines(verdict, most_failures=table.SHOWN_FAILURES)))
     click.echo(verdict.words)
+
+
+def _show_failures(verdict: Verdict) -> None:
+    """Say on standard error what failed, where standard output is for a program."""
+    from samevec.parity.table import failure_lines  # noqa: PLC0415
+
+    for line in failure_lines(verdict):
+        _say(f"{verdict.model}: {line}")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -145,22 +153,20 @@ class _Request:
     def commands(self) -> Commands:
         return Commands(lock=self.lock_ref, home=self.home_path, source_dir=self.source_dir)
 
-    def prove_all(self, *, export_first: bool) -> int:
-        """Export if asked, run the gate, and show what it found, model by model."""
+    def export_all(self) -> int:
+        """Export, run the gate, and show what it found, model by model."""
         from samevec.load import open_candidate  # noqa: PLC0415  onnxruntime
         from samevec.prove import prove  # noqa: PLC0415
 
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
         verdicts = []
         for entry in _entries(lock, self.models):
-            if export_first:
-                self._export(entry, lock, progress)
+            self._export(entry, lock, progress)
             candidate = open_candidate(
                 entry, profile=self.profile, home=self.home_path, commands=self.commands, progress=progress
             )
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
-            if not self.as_json:
-                _show_verdict(verdicts[-1])
+            (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
         if self.as_json:
             _print_json([verdict.to_dict() for verdict in verdicts])
         return 0 if all(verdict.passed for verdict in verdicts) else 1
@@ -187,7 +193,7 @@ def export(**flags: Any) -> int:
     Fetches (or takes from --from) and verifies every pinned file, captures the PyTorch reference, exports, compares the
     graph with PyTorch at many shapes, publishes the artifact and runs the parity gate.
     """
-    return _Request(**flags).prove_all(export_first=True)
+    return _Request(**flags).export_all()
 
 
 @cli.command()
@@ -195,13 +201,28 @@ def export(**flags: Any) -> int:
 @_profile_option
 @_lock_option
 @_home_option
+@option("--quick", is_flag=True, help="Some of the cases and groupings; writes no receipt when they pass.")
+@option("--reference", type=click.Choice(["stored", "live"]), default="stored", help="live: PyTorch again beside it.")
+@_from_option
+@option("--report", type=_PathType(file_okay=False), metavar="DIR", help="Write index.html and report.json here.")
+@option("--junit", type=_PathType(dir_okay=False), metavar="FILE", help="Write JUnit XML, one test case a cell.")
 @_json_option
-def parity(**flags: Any) -> int:
+def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_json: bool, **flags: Any) -> int:
     """Compare exported models with their PyTorch reference on this machine and write receipts.
 
-    Needs no torch: the reference travels with the artifact.
+    Needs no torch: the reference travels with the artifact. Only --reference live does, and the checkpoint's files too
+    (--from, the home's snapshots or the hub): it compares stored reference, PyTorch computed now, and candidate.
     """
-    return _Request(**flags).prove_all(export_first=False)
+    from samevec.parity_command import ParityPlan, run_parity  # noqa: PLC0415  onnxruntime
+
+    lock, home = load_lock(lock_ref), home or default_home()
+    commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
+    plan = ParityPlan(lock=lock, entries=tuple(_entries(lock, models)), home=home, commands=commands, **flags)
+    show = _show_failures if as_json else _show_verdict
+    report = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
+    if as_json:
+        _print_json(report["models"])
+    return 0 if report["passed"] else 1
 
 
 @cli.command()

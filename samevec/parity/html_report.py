@@ -22,6 +22,10 @@ _SHOWN_FINDINGS = 12
 _WORDED = frozenset({"what it is there for", "worst in grouping"})
 
 _QUALITIES = {"recall_10": "Recall@10", "recall_100": "Recall@100", "mrr": "MRR", "ndcg_10": "NDCG@10"}
+# Cells that have a table of their own: comparisons with PyTorch computed again, and with the model card's values.
+_LIVE = ("stored_vs_live", "candidate_vs_live")
+_GOLDEN = "golden"
+
 _RANKING_NAMES = {
     "default": "candidate, one call",
     "shuffled": "candidate, in other company",
@@ -134,11 +138,12 @@ def _section(model: Mapping[str, Any], *, boxed: bool) -> Html:
     parts = [
         _verdict_box(model) if boxed else None,
         _findings("What failed", model["failures"], bad=True),
-        _live(model.get("live")),
         _bound(model),
         _findings("What was not measured", model["not_measured"]),
-        _matrix_part("Every comparison", model, _matrix_words(model)),
+        _matrix_part("Every comparison", model, _matrix_words(model), _matrix_cells(model)),
         _every_cell(model),
+        _live(model),
+        _golden(model),
         _plots(model),
         _worst_rows(model),
         _rankings(model.get("rankings")),
@@ -238,14 +243,19 @@ def _matrix_words(model: Mapping[str, Any]) -> str:
     )
 
 
-def _matrix_part(title: str, model: Mapping[str, Any], caption: str) -> Html:
-    return joined([element("h3", title), _matrix(title, model, caption)])
+def _matrix_cells(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the cells of the groupings; what has a table of its own is left out."""
+    return [cell for cell in model["cells"] if cell["level"] != _GOLDEN and cell["grouping"] not in _LIVE]
 
 
-def _matrix(title: str, model: Mapping[str, Any], caption: str) -> Html:
-    levels = list(dict.fromkeys(cell["level"] for cell in model["cells"]))
-    groupings = list(dict.fromkeys(cell["grouping"] for cell in model["cells"]))
-    cells = {(cell["grouping"], cell["level"]): cell for cell in model["cells"]}
+def _matrix_part(title: str, model: Mapping[str, Any], caption: str, chosen: Sequence[Mapping[str, Any]]) -> Html:
+    return joined([element("h3", title), _matrix(title, model, caption, chosen)])
+
+
+def _matrix(title: str, model: Mapping[str, Any], caption: str, chosen: Sequence[Mapping[str, Any]]) -> Html:
+    levels = list(dict.fromkeys(cell["level"] for cell in chosen))
+    groupings = list(dict.fromkeys(cell["grouping"] for cell in chosen))
+    cells = {(cell["grouping"], cell["level"]): cell for cell in chosen}
     runs = {run["name"]: run for run in model["groupings"]}
     rows = [
         _row(
@@ -283,7 +293,7 @@ def _matrix_cell(cell: Mapping[str, Any] | None) -> Html:
 
 def _difference(cell: Mapping[str, Any]) -> str:
     comparison = cell["comparison"]
-    if cell["level"] == "ids":
+    if "ids" in (cell["level"], cell["grouping"]):
         return "equal" if not comparison["failing_rows"] else "differ"
     return _figure(_number(comparison["max_abs"]))
 
@@ -304,7 +314,9 @@ def _bits(cells: Sequence[Mapping[str, Any]]) -> Html:
         lines.append(f"{_count(moved, 'row')} unlike alone")
     if lines:
         return element("td", ", ".join(lines), class_="fail" if required else None)
-    return element("td", "repeats, alone" if compared else "repeats")
+    repeated = max(cell["repeats"] for cell in valued) > 1
+    same = [name for name, known in (("repeats", repeated), ("alone", compared)) if known]
+    return element("td", ", ".join(same) or _NONE)
 
 
 def _every_cell(model: Mapping[str, Any]) -> Html:
@@ -457,35 +469,47 @@ def _ranking_row(run: Mapping[str, Any], qualities: Sequence[str]) -> Html:
     )
 
 
-def _live(live: Mapping[str, Any] | None) -> Html | None:
+def _live(model: Mapping[str, Any]) -> Html | None:
     """Compare all three: stored, computed again, candidate."""
-    if not live:
+    cells = [cell for cell in model["cells"] if cell["grouping"] in _LIVE]
+    if not cells:
+        return None
+    versions = _options(model.get("live_toolchain"))
+    caption = f"Greatest absolute difference to PyTorch as this machine computes it now: {versions}."
+    return _matrix_part("PyTorch, stored and computed again", model, caption, cells)
+
+
+def _golden(model: Mapping[str, Any]) -> Html | None:
+    cells = [cell for cell in model["cells"] if cell["level"] == _GOLDEN]
+    if not cells:
         return None
     rows = [
         _row(
-            entry["name"],
-            element("td", "passed") if entry["passed"] else element("td", "failed", class_="fail"),
-            _figure(_number(entry["max_abs"])),
-            _share(_number(entry["worst_ratio"])),
-            entry["failing_rows"],
-            _yes(entry["same_bits"]),
+            cell["grouping"],
+            element("td", "passed") if cell["passed"] else element("td", "failed", class_="fail"),
+            _NONE if cell["comparison"] is None else cell["comparison"]["components"],
+            _NONE if cell["comparison"] is None else _difference(cell),
+            "equality" if not cell["limits"] else f"{cell['limits'][0]:g}",
         )
-        for entry in live["comparisons"]
+        for cell in cells
     ]
-    headings = ["compared", "outcome", "greatest difference", "of its allowance", "failing rows", "same bits"]
-    caption = f"PyTorch computed again on this machine: {_options(live.get('toolchain'))}."
-    table = _table("Stored, live, candidate", headings, rows, caption=caption)
-    return joined([element("h3", "PyTorch, stored and computed again"), table])
+    caption = (
+        "What the publisher's model card states. Cards were computed in other precisions, so these limits are wide: "
+        "they say that it is the right checkpoint, not that it equals PyTorch."
+    )
+    headings = ["values", "outcome", "numbers", "greatest difference", "allowed"]
+    return joined([element("h3", "The model card's values"), _table("Model card", headings, rows, caption=caption)])
 
 
 def _baseline(baseline: Mapping[str, Any] | None) -> Html | None:
     if not baseline:
         return None
     words = (
-        "PyTorch against its own stored output, in the same groupings: what batching and padding alone move. "
+        "PyTorch against its own stored output, in company: what batching and padding alone move "
+        f"({baseline['n_cases']} cases, run {_count(baseline['repeats'], 'time')}). "
         "The candidate is judged by the tolerance, not by this."
     )
-    return _matrix_part("The baseline: PyTorch against PyTorch", baseline, words)
+    return _matrix_part("The baseline: PyTorch against PyTorch", baseline, words, _matrix_cells(baseline))
 
 
 def _number(value: float | str) -> float:

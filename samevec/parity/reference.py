@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from samevec.parity.retrieval import RetrievalFixture
     from samevec.progress import Progress
 
-__all__ = ["ReferenceModel", "capture_reference", "load_reference_model"]
+__all__ = ["ReferenceModel", "capture_reference", "import_reference_libraries", "load_reference_model"]
 
 # The lock's word for a pooling: what sentence-transformers calls it.
 _POOLING_MODES = {"last_token": "lasttoken", "mean": "mean", "cls": "cls"}
@@ -144,6 +144,27 @@ def _named_module(pipeline: Any, name: str) -> Any:
     return next((module for module in pipeline if type(module).__name__ == name), None)
 
 
+def import_reference_libraries() -> tuple[Any, Any]:
+    """Import torch and sentence-transformers.
+
+    Returns
+    -------
+    tuple
+        The two modules.
+
+    Raises
+    ------
+    ConfigError
+        One of them is not installed.
+    """
+    try:
+        return importlib.import_module("torch"), importlib.import_module("sentence_transformers")
+    except ImportError as error:
+        raise ConfigError(
+            f"the PyTorch reference needs {error.name}; install it with: pip install 'samevec[export]'"
+        ) from error
+
+
 def load_reference_model(snapshot: Path, entry: LockedModel) -> ReferenceModel:
     """Load the pinned checkpoint as sentence-transformers runs it.
 
@@ -168,13 +189,7 @@ def load_reference_model(snapshot: Path, entry: LockedModel) -> ReferenceModel:
     ExportError
         The files describe another pipeline than the lock entry: pooling, normalisation, activation, prompts or limit.
     """
-    try:
-        torch = importlib.import_module("torch")
-        library = importlib.import_module("sentence_transformers")
-    except ImportError as error:
-        raise ConfigError(
-            f"the PyTorch reference needs {error.name}; install it with: pip install 'samevec[export]'"
-        ) from error
+    torch, library = import_reference_libraries()
     # torch counts the host's cores, whatever the container's share; and its threads spin while they wait for another,
     # which on a busy machine made the toy models, too small to share out, seven times slower than one thread.
     torch.set_num_threads(1 if entry.source.startswith("toy:") else allowed_cpus())

@@ -203,13 +203,22 @@ def failed_model(name: str = "toy-modernbert-reranker", **changes: Any) -> dict[
     return {**model, **failing, **changes}
 
 
-def live(**changes: Any) -> dict[str, Any]:
-    names = ("stored / live", "live / candidate", "stored / candidate")
-    entries = [
-        {"name": name, "passed": True, "max_abs": 2e-6, "worst_ratio": 0.02, "failing_rows": 0, "same_bits": False}
+def live_model(**changes: Any) -> dict[str, Any]:
+    """With PyTorch computed again beside the stored reference, and the values of a model card."""
+    model = passed_model()
+    names = ("stored_vs_live", "candidate_vs_live")
+    cells = [
+        cell(level, name, repeats=1, moved_rows=None, comparison=comparison(max_abs=2e-6))
         for name in names
+        for level in ("ids", *LEVELS)
     ]
-    return {"toolchain": {"torch": "2.13.0"}, "comparisons": entries, **changes}
+    cells += [cell("golden", "ids"), cell("golden", "cosines", limits=[2e-3, 0.0], comparison=comparison(max_abs=1e-3))]
+    found = {
+        "cells": [*model["cells"], *cells],
+        "live_toolchain": {"torch": "2.13.1"},
+        "baseline_verdict": passed_model(baseline=True, repeats=1, quick=True),
+    }
+    return {**model, **found, **changes}
 
 
 def report(*models: dict[str, Any], **facts: Any) -> dict[str, Any]:

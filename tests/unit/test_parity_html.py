@@ -119,13 +119,20 @@ def test_a_quick_run_says_that_it_is_no_leave_to_serve() -> None:
 
 
 def test_the_live_reference_and_the_baseline_are_shown_where_there_are_any() -> None:
-    text = page(
-        records.passed_model(live=records.live(), baseline_verdict=records.passed_model(baseline=True)),
-        reference="live",
-    ).text
-    for words in ("stored / live", "live / candidate", "The baseline: PyTorch against PyTorch"):
-        assert words in text
-    assert "The baseline" not in page(records.passed_model()).text
+    found = page(records.live_model(), reference="live")
+    live = found.text.index("PyTorch, stored and computed again")
+    for words in ("as this machine computes it now: torch 2.13.1", "stored vs live", "candidate vs live"):
+        assert found.text.index(words) >= live, words  # not among the groupings above
+    assert "The baseline: PyTorch against PyTorch" in found.text
+    assert "candidate vs live – – equal 2.0e-06 2.0e-06 2.0e-06 –" in found.text  # noqa: RUF001  run once: no repeats
+    for words in ("computed again", "The baseline", "model card's values"):
+        assert words not in page(records.passed_model()).text
+
+
+def test_the_model_cards_values_have_limits_of_their_own() -> None:
+    text = page(records.live_model()).text
+    assert "cosines passed 115200 1.0e-03 0.002" in text
+    assert "ids passed 115200 equal equality" in text
 
 
 def test_rankings_that_swap_more_than_ties_are_marked() -> None:

@@ -1,0 +1,142 @@
+"""``samevec parity``: the gate over several models, its receipts, and the reports of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+from samevec.errors import ConfigError
+from samevec.live_reference import compute_live, require_torch
+from samevec.load import binding_of, open_candidate, reference_of
+from samevec.parity.report_files import clear_report, report_record, write_junit, write_report
+from samevec.prove import prove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from samevec.commands import Commands
+    from samevec.lock import Lock, LockedModel
+    from samevec.parity.verdict import Verdict
+    from samevec.progress import Progress
+
+__all__ = ["ParityPlan", "run_parity"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParityPlan:
+    """What ``samevec parity`` was asked to do; names are those of its flags."""
+
+    lock: Lock
+    entries: tuple[LockedModel, ...]
+    home: Path
+    commands: Commands
+    profile: str = "cpu"
+    source_dir: Path | None = None
+    quick: bool = False
+    reference: Literal["stored", "live"] = "stored"
+    report: Path | None = None
+    junit: Path | None = None
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def run_parity(
+    plan: ParityPlan,
+    *,
+    progress: Progress,
+    show: Callable[[Verdict], None],
+    say: Callable[[str], None],
+    now: Callable[[], datetime] = _now,
+) -> dict[str, Any]:
+    """Run the gate for every model of a plan and write what was asked for.
+
+    Parameters
+    ----------
+    plan : ParityPlan
+    progress : Progress
+    show : callable
+        Shows one verdict.
+    say : callable
+        Takes one line for people.
+    now : callable
+        The clock that dates receipts and report.
+
+    Returns
+    -------
+    dict
+        The report, see :func:`samevec.parity.report_files.report_record`.
+
+    Raises
+    ------
+    ConfigError
+        A report cannot be written where it was asked for, or torch is needed and not installed: found before any
+        model is loaded.
+    ArtifactError, ReferenceMissingError, InferenceError
+        A model is not exported, damaged, or cannot be loaded; then no report is written.
+    """
+    if plan.reference == "live":
+        require_torch()
+    _prepare_outputs(plan)
+    models = [_prove_one(entry, plan, progress=progress, show=show, now=now) for entry in plan.entries]
+    report = report_record(models, created_at=now().isoformat(timespec="seconds"), reference=plan.reference)
+    if plan.quick:
+        say("quick: some of the cases and groupings. No receipt was written for what passed; samevec parity writes it")
+    if plan.report is not None:
+        page, _ = write_report(plan.report, report)
+        say(f"report {page}")
+    if plan.junit is not None:
+        write_junit(plan.junit, report)
+    return report
+
+
+def _prepare_outputs(plan: ParityPlan) -> None:
+    """Find out before the gate runs whether its reports can be written, and remove those of an earlier run."""
+    for flag, folder in (("--report", plan.report), ("--junit", plan.junit and plan.junit.absolute().parent)):
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{flag}: {folder} cannot be made: {error.strerror or error}") from error
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"{flag}: {folder} cannot be written to")
+    clear_report(plan.report, plan.junit)
+
+
+def _prove_one(
+    entry: LockedModel,
+    plan: ParityPlan,
+    *,
+    progress: Progress,
+    show: Callable[[Verdict], None],
+    now: Callable[[], datetime],
+) -> dict[str, Any]:
+    """Run the gate for one model; give its verdict's record with what the verdict is bound to."""
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands, progress=progress)
+    stored = reference_of(candidate)
+    tolerance = plan.lock.tolerance
+    live = None
+    if plan.reference == "live":
+        live = compute_live(candidate, stored, source_dir=plan.source_dir, progress=progress)
+    verdict = prove(
+        candidate,
+        tolerance=tolerance,
+        quick=plan.quick,
+        live=None if live is None else live.rows,
+        progress=progress,
+        now=now,
+    )
+    show(verdict)
+    record = verdict.to_dict()
+    record["binding"] = binding_of(entry, candidate.artifact, candidate.profile, plan.home).to_dict()
+    record["reference_toolchain"] = dict(stored.toolchain)
+    if live is not None:
+        record["live_toolchain"] = dict(live.rows.toolchain)
+        baseline = live.baseline(stored, candidate, tolerance=tolerance, progress=progress)
+        record["baseline_verdict"] = baseline.to_dict()
+    return record
