@@ -40,7 +40,12 @@ _HEADER = (
 # Powers of two that keep attention logits near a deviation of 1 and let every layer weigh in the result: with random
 # values at the plain scale ModernBERT's layers would add next to nothing to its embeddings.
 _RERANKER_BOOSTS = {"attn.Wqkv": 1, "attn.Wo": 1, "mlp.Wo": 1, "classifier": 1}
-_CROSS_ENCODER_BOOSTS = {"self.query": 1, "self.key": 1, "output.dense": 1, "self.value": 1, "classifier": 1}
+# Logits then have a deviation of 1.4 over forty pairs, and segment ids move them by up to 5.
+_CROSS_ENCODER_BOOSTS = {"self.query": 2, "self.key": 2, "self.value": 2} | {
+    "output.dense": 1,
+    "pooler.dense": 1,
+    "classifier": 2,
+}
 
 
 def tensor_table(entry: LockedModel, config: Mapping[str, Any]) -> list[TensorSpec]:
