@@ -24,13 +24,15 @@ from samevec.runtime.bulk import BulkSession, choose_workers
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.open import open_model
 from samevec.runtime.plan import worker_budget_tokens
-from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, packed_key, packed_problem
+from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, open_checked, packed_key
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.session import OnnxSession, onnxruntime_version
 from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from samevec.lock import LockedModel, Tolerance
     from samevec.parity.reference_file import Reference
     from samevec.progress import Progress
@@ -119,7 +121,9 @@ def open_candidate(
 
     Notes
     -----
-    Every file that is loaded is hashed, and so is every other one unless nothing has written to it since.
+    Every file that is loaded is hashed, and so is every other one unless nothing has written to it since. Of packed
+    weights, the copies that ONNX Runtime compares with hashed ones are not hashed themselves; all of that happens while
+    they are loaded, and no model is given out before it has ended well.
     """
     settings = get_profile(profile)
     commands = commands or Commands(home=home)
@@ -128,30 +132,34 @@ def open_candidate(
     n_workers = 1
     if settings.side_by_side:
         n_workers = choose_workers(default_workers() if workers is None else workers, n_threads)
-    graph_path = _verified_graph(
+
+    def open_on(graph_path: Path) -> Embedder | Reranker:
+        session = OnnxSession(graph_path, settings, n_threads=n_threads, optimized=settings.packed)
+        return open_model(
+            entry,
+            session,
+            tokenizer_path=artifact.tokenizer_path,
+            pad_token_id=artifact.manifest.tokenizer.pad_token_id,
+            type_ids=artifact.manifest.tokenizer.type_ids,
+            pad_to_multiple=settings.pad_to_multiple,
+            width=artifact.manifest.graph.width,
+            token_budget=worker_budget_tokens(
+                n_workers,
+                single_run_provider=settings.single_run,
+                override=default_token_budget() if token_budget is None else token_budget,
+            ),
+            bulk=_bulk_session(graph_path, settings, n_workers, n_threads),
+            overlapping=not settings.single_run,
+        )
+
+    model = _open_verified(
         artifact,
         settings,
         home,
+        open_on,
         fix=commands.export(entry.name, profile, source=entry.source),
         prepare_fix=None if prepare else commands.parity(entry.name, profile),
         progress=progress or SilentProgress(),
-    )
-    session = OnnxSession(graph_path, settings, n_threads=n_threads, optimized=settings.packed)
-    model = open_model(
-        entry,
-        session,
-        tokenizer_path=artifact.tokenizer_path,
-        pad_token_id=artifact.manifest.tokenizer.pad_token_id,
-        type_ids=artifact.manifest.tokenizer.type_ids,
-        pad_to_multiple=settings.pad_to_multiple,
-        width=artifact.manifest.graph.width,
-        token_budget=worker_budget_tokens(
-            n_workers,
-            single_run_provider=settings.single_run,
-            override=default_token_budget() if token_budget is None else token_budget,
-        ),
-        bulk=_bulk_session(graph_path, settings, n_workers, n_threads),
-        overlapping=not settings.single_run,
     )
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
 
@@ -177,23 +185,33 @@ def _bulk_session(graph_path: Path, profile: Profile, n_workers: int, n_threads:
     return BulkSession(n_workers, open_session)
 
 
-def _verified_graph(
-    artifact: Artifact, profile: Profile, home: Path, *, fix: str, prepare_fix: str | None, progress: Progress
-) -> Path:
-    """Return the graph to load, every file of it hashed just now."""
+def _open_verified(
+    artifact: Artifact,
+    profile: Profile,
+    home: Path,
+    open_on: Callable[[Path], Embedder | Reranker],
+    *,
+    fix: str,
+    prepare_fix: str | None,
+    progress: Progress,
+) -> Embedder | Reranker:
+    """Open the graph that is loaded here; given out only when every file of it was verified just now."""
     packed = packed_of(artifact, profile, home)
     marks = None if packed is None else packed.source
     untouched = marks if marks and marks == file_marks(artifact.path) else {}
     verify_artifact(artifact, fix=fix, skip=untouched)
     if not profile.packed:
-        return artifact.graph_path
-    problem = "the packed weights are missing" if packed is None else packed_problem(packed)
-    if problem is not None and prepare_fix is not None:
-        raise ArtifactCorruptError(artifact.path / "machine", problem, fix=prepare_fix)
-    if packed is None or problem is not None:
-        directories, key = machine_directories(artifact, home), _packed_key(artifact, profile)
-        packed = make_packed(artifact.graph_path, directories, key, profile, progress=progress)
-    return packed.graph_path
+        return open_on(artifact.graph_path)
+    path, problem = artifact.path / "machine", "the packed weights are missing"
+    if packed is not None:
+        try:
+            return open_checked(packed, open_on)
+        except ArtifactCorruptError as error:
+            path, problem = error.path, error.problem
+    if prepare_fix is not None:
+        raise ArtifactCorruptError(path, problem, fix=prepare_fix)
+    directories, key = machine_directories(artifact, home), _packed_key(artifact, profile)
+    return open_on(make_packed(artifact.graph_path, directories, key, profile, progress=progress).graph_path)
 
 
 def machine_directories(artifact: Artifact, home: Path) -> list[Path]:
