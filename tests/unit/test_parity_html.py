@@ -115,7 +115,10 @@ def test_models_have_anchors_and_the_failed_one_comes_first() -> None:
 
 def test_a_quick_run_says_that_it_is_no_leave_to_serve() -> None:
     assert "no receipt lets this be served" in page(records.passed_model(quick=True)).text
-    assert "no receipt" not in page(records.passed_model()).text
+    assert "quick" not in page(records.passed_model()).text
+    failed = page(records.failed_model(quick=True)).text
+    assert "refuses to serve this. A quick run." in failed
+    assert "no receipt" not in failed
 
 
 def test_the_live_reference_and_the_baseline_are_shown_where_there_are_any() -> None:
