@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import parity_records as records
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from samevec.parity.html_report import html_page
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CSS = resources.files("samevec.parity").joinpath("report.css").read_text(encoding="utf-8")
 VOID = {"meta", "br"}
+
+#: A busy machine is no failure.
+untimed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Page(HTMLParser):
@@ -215,6 +218,7 @@ def test_colours_have_contrast(scheme: int) -> None:
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (front, back)
 
 
+@untimed
 @given(st.text())
 def test_what_is_made_visible_is_escaped_and_stays(text: str) -> None:
     found = Page(element("p", text, title=text))
@@ -271,6 +275,7 @@ def test_the_ratio_plot_marks_what_lies_beyond_the_line() -> None:
     assert line == pytest.approx(starts[0], abs=0.6)
 
 
+@untimed
 @given(
     st.lists(
         st.builds(
