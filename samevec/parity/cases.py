@@ -146,6 +146,8 @@ def _text_cases() -> list[TextCase]:
         *_tagged_texts(SYMBOLS, quick=(0, 6)),
         *_texts("control", CONTROLS, quick=1),
         *_texts("marker-like", MARKERS, quick=3),
+        # The embedder's artifact pads with 0, which is an exclamation mark: a mask made from ids would lose it.
+        *_texts("pad id", ["Stop! Go!"], quick=1),
         *_texts("duplicate", (PROSE[0], "", NOTES[0], NOTES[0])),
         *_texts("equal length 2", equal_length_texts(2, 1)),
         *_texts("equal length 5", equal_length_texts(5, 4)),
@@ -187,6 +189,7 @@ def _pair_cases() -> list[PairCase]:
         *_pairs("control", [("x", text) for text in CONTROLS[:4]], quick=1),
         *_pairs("marker-like", [("x", text) for text in MARKERS[2:8]], quick=2),
         *_pairs("marker-like", [(text, "x") for text in MARKERS[12:16]], quick=1),
+        *_pairs("pad id", [("x", "[PAD] [PAD] x")], quick=1),
         *_pairs("duplicate", [(sources[0], PROSE[0]), ("", "")]),
         *_pairs("equal length", [(query, text) for text in equal_length_texts(5, 4)], quick=3),
         *_pairs("equal length 16", [(query, text) for text in equal_length_texts(16, 3)]),

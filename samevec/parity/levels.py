@@ -1,4 +1,4 @@
-"""The stages of a result that are compared: raw and normalised vectors, their prefix, logits, scores."""
+"""The stages of a result that are compared: raw and normalised vectors, their prefix by either rule, logits, scores."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ class Level:
 def levels_of(model: Embedder | Reranker, reference: Reference) -> list[Level]:
     """Return the levels of a model's task, the raw one first.
 
+    A prefix is compared as OpenAI's rule gives it (``prefix``: scaled to unit length again) and as the ``truncate_dim``
+    of sentence-transformers does, and so TrueMemory (``truncated``: cut after normalising, left as it is).
+
     Parameters
     ----------
     model : Embedder or Reranker
@@ -61,6 +64,10 @@ def levels_of(model: Embedder | Reranker, reference: Reference) -> list[Level]:
     if prefix is not None:
         expected = shorten(reference.raw, dimensions=prefix, normalize=True)
         levels.append(Level(f"prefix_{prefix}", expected, lambda raw: model.finish(raw, dimensions=prefix)))
+        cut = shorten(reference.raw, dimensions=prefix, normalize=True, renormalize=False)
+        levels.append(
+            Level(f"truncated_{prefix}", cut, lambda raw: model.finish(raw, dimensions=prefix, renormalize=False))
+        )
     return levels
 
 

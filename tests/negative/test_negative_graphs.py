@@ -141,7 +141,6 @@ def test_mask_from_pad_ids_where_a_text_holds_one(name: str, toys: dict[str, Toy
     assert failure.endswith("(pad id)")
 
 
-@pytest.mark.xfail(reason="no built-in pair holds [PAD], and no quick text an exclamation mark that is a token")
 @BOTH
 def test_mask_from_pad_ids_with_the_built_in_cases(name: str, toys: dict[str, Toy], tmp_path: Path) -> None:
     toy = toys[name]
