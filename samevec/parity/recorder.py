@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from samevec.runtime.engine import Engine
     from samevec.runtime.rows import TokenRow
 
-    # Shape, and which distinct rows it held.
-    Microbatch = tuple[tuple[int, int], tuple[int, ...]]
+__all__ = ["Microbatch", "Recorder", "grouping_run", "twins", "unasked_microbatches"]
 
-__all__ = ["Recorder", "grouping_run", "twins", "unasked_microbatches"]
+#: Shape of a session run, and which distinct rows it held.
+Microbatch = tuple[tuple[int, int], tuple[int, ...]]
 
 # With more distinct rows than one default microbatch holds, and than the grouping asks to run together, groupings meant
 # to differ run alike only if a limit is ignored; with fewer they may, and then it is only said.
