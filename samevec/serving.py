@@ -45,6 +45,7 @@ class ServePlan:
     socket_path: Path | None = None
     truememory: bool = False
     api_key_file: Path | None = None
+    workers: int = 0
     token_budget: int | None = None
     max_queue: int = 8192
     drain_s: float = 30.0
@@ -95,6 +96,8 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     try:
         if not plan.entries:
             raise NotReadyError("the lock names no model to serve")
+        if plan.backend == "torch" and plan.workers > 1:
+            say(f"samevec: --workers {plan.workers} has no effect: the PyTorch reference runs one microbatch at a time")
         # All gates are asked before the first model is loaded, and every closed one is named.
         refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
         served: list[ServedModel] = []
@@ -158,6 +161,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
             home=plan.home,
             commands=plan.commands,
             token_budget=plan.token_budget,
+            workers=plan.workers,
         )
     receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
     return ServedModel(

@@ -321,13 +321,16 @@ def _stop_on_signals(endpoints: Endpoints) -> Callable[[asyncio.Event], None]:
 
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
-    names = [served.name for served in models]
+    workers = {served.name: served.model.engine.workers for served in models}
     paths = [str(path) for path in endpoints.paths]
     if settings.log_format == "json":
-        line = orjson.dumps({"event": "ready", "url": endpoints.url, "sockets": paths, "models": names}).decode()
+        line = orjson.dumps(
+            {"event": "ready", "url": endpoints.url, "sockets": paths, "models": list(workers), "workers": workers}
+        ).decode()
     else:
         sockets = f", sockets {', '.join(paths)}" if paths else ""
-        line = f"samevec: ready at {endpoints.url}{sockets} ({', '.join(names)})"
+        names = ", ".join(f"{name}: {n} worker{'s' * (n != 1)}" for name, n in workers.items())
+        line = f"samevec: ready at {endpoints.url}{sockets} ({names})"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

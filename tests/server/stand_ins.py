@@ -9,6 +9,7 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,10 +162,13 @@ class InProcess:
 
 @contextmanager
 def in_process(
-    *models: ServedModel, settings: ServerSettings | None = None, api_keys: Sequence[str] = ()
+    *models: ServedModel,
+    settings: ServerSettings | None = None,
+    api_keys: Sequence[str] = (),
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[InProcess]:
     chosen = models or (ServedModel(model=embedder()), ServedModel(model=reranker()))
-    service = Service(chosen, settings or ServerSettings())
+    service = Service(chosen, settings or ServerSettings(), clock=clock)
     asyncio.run(service.start())
     try:
         yield InProcess(service, api_keys)

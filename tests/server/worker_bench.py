@@ -1,4 +1,4 @@
-"""A worker over fake sessions whose runs wait for the test, and a clock that tests move."""
+"""Workers and servers over fake sessions whose runs wait for the test, and a clock that tests move."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from stand_ins import wait_until
+from stand_ins import EMBEDDER, text_ids, tokenizer, wait_until
 
+from samevec.lock import load_lock
 from samevec.runtime.bulk import BulkSession
 from samevec.runtime.cancel import CancelToken
+from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.fake import FakeSession
+from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.rows import TokenRow
 from samevec.server.lanes import QueueLimits
 from samevec.server.worker import Worker
@@ -57,7 +60,8 @@ class Stage:
         All but the canary's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, canary: Ids = CANARY.ids) -> None:
+        self.canary = canary
         self.held = False
         self.on_run: Callable[[Call], None] = lambda _call: None
         self.calls: list[Call] = []
@@ -65,7 +69,7 @@ class Stage:
 
     def enter(self, call: Call, cancel: CancelToken) -> None:
         self.on_run(call)
-        if call.rows == [CANARY.ids]:
+        if call.rows == [self.canary]:
             return
         with cancel.telling(call.wake.set):
             with self._changed:
@@ -148,6 +152,27 @@ def bench(**options: Any) -> Iterator[Bench]:
     finally:
         made.stage.release()
         made.worker.stop()
+
+
+def staged_embedder(stage: Stage, *, workers: int = 1, overlapping: bool = False, max_rows: int = 32) -> Embedder:
+    """Give the toy embedder with its real tokenizer, and sessions that a stage hears of."""
+    entry = load_lock("toy").model(EMBEDDER)
+    width = entry.dimensions or 0
+    share = BulkSession(workers, lambda: StagedSession(stage, bulk=True, width=width))
+    engine = Engine(
+        session=StagedSession(stage, bulk=False, width=width),
+        bulk=share if workers > 1 else None,
+        overlapping=overlapping,
+        width=width,
+        max_rows=max_rows,
+        token_budget=worker_budget_tokens(workers),
+    )
+    return Embedder(entry=entry, tokenizer=tokenizer(EMBEDDER), engine=engine)
+
+
+def served_stage() -> Stage:
+    """Give a stage that knows the service's canary."""
+    return Stage(text_ids("ready"))
 
 
 def rows_of(*lengths: int, start: int = 100) -> list[TokenRow]:

@@ -1,0 +1,43 @@
+"""Real toy models behind a server: the library's bits, whatever the number of workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import httpx
+import numpy as np
+import pytest
+from e2e_tools import EMBEDDER, RERANKER, serving
+
+from samevec import load_embedder, load_reranker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from e2e_tools import ToyHome
+
+pytestmark = [pytest.mark.model, pytest.mark.server]
+
+TEXTS = [f"{i} and so on, " * (1 + i * 13 % 97) for i in range(48)]
+DOCUMENTS = [f"document {i} " * (1 + i * 7 % 60) for i in range(40)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_bits_through_the_server_are_the_librarys(exported: ToyHome, tmp_path: Path, workers: int) -> None:
+    embedder = load_embedder(EMBEDDER, home=exported.path, lock="toy", workers=1)
+    reranker = load_reranker(RERANKER, home=exported.path, lock="toy", workers=1)
+    where = ("--lock", "toy", "--home", exported.path, "--workers", workers)
+    with serving(*where, folder=tmp_path) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        assert f"{EMBEDDER}: {workers} worker" in server.ready
+        records = [model["worker"] for model in client.get("/info").json()["models"]]
+        assert [(record["runners"], record["interactive_beside_bulk"]) for record in records] == [(workers, True)] * 2
+        for size in (None, 1, 8):
+            data = client.post("/v1/embeddings", json={"model": EMBEDDER, "input": TEXTS, "batch_size": size}).json()
+            found = np.array([item["embedding"] for item in data["data"]], dtype=np.float32)
+            assert found.tobytes() == embedder.encode(TEXTS, batch_size=size).tobytes()
+            body = {"model": RERANKER, "query": "which", "documents": DOCUMENTS, "batch_size": size}
+            results = client.post("/v1/rerank", json=body).json()["results"]
+            scores = {item["index"]: np.float32(item["relevance_score"]) for item in results}
+            own = reranker.score([("which", document) for document in DOCUMENTS], batch_size=size)
+            assert [scores[i] for i in range(len(DOCUMENTS))] == own.tolist()
+        assert server.stop() == 0
