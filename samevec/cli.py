@@ -24,6 +24,7 @@ from samevec.terminal import make_progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from samevec.choice import Purpose
     from samevec.lock import Lock, LockedModel
     from samevec.parity.verdict import Verdict
     from samevec.progress import Progress
@@ -77,6 +78,19 @@ def _model_option(function: _F) -> _F:
 def _profile_option(function: _F) -> _F:
     kind = click.Choice(sorted(PROFILES))
     return option("--profile", type=kind, default="cpu", help="How to run the model.")(function)
+
+
+def _running_profile_option(function: _F) -> _F:
+    """Of commands that run something: they check any name themselves, and so exit 3 with the reason."""
+    metavar = "|".join(("auto", *sorted(PROFILES)))
+    help_text = "How to run the model; auto takes the best that is here and proved."
+    return option("--profile", metavar=metavar, default="cpu", help=help_text)(function)
+
+
+def _resolved(profile: str, entries: Sequence[LockedModel], home: Path, purpose: Purpose) -> str:
+    from samevec.choice import resolve_profile  # noqa: PLC0415  onnxruntime
+
+    return resolve_profile(profile, entries, home=home, purpose=purpose, say=_say)
 
 
 def _from_option(function: _F) -> _F:
@@ -159,11 +173,13 @@ class _Request:
         from samevec.prove import prove  # noqa: PLC0415
 
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
+        entries = _entries(lock, self.models)
+        profile = _resolved(self.profile, entries, self.home_path, "export")
         verdicts = []
-        for entry in _entries(lock, self.models):
-            self._export(entry, lock, progress)
+        for entry in entries:
+            self._export(entry, lock, profile, progress)
             candidate = open_candidate(
-                entry, profile=self.profile, home=self.home_path, commands=self.commands, progress=progress
+                entry, profile=profile, home=self.home_path, commands=self.commands, progress=progress
             )
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
             (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
@@ -171,18 +187,18 @@ class _Request:
             _print_json([verdict.to_dict() for verdict in verdicts])
         return 0 if all(verdict.passed for verdict in verdicts) else 1
 
-    def _export(self, entry: LockedModel, lock: Lock, progress: Progress) -> None:
+    def _export(self, entry: LockedModel, lock: Lock, profile: str, progress: Progress) -> None:
         from samevec.export.pipeline import export_model  # noqa: PLC0415  only exports need it
 
         artifact = export_model(
-            entry, lock, profile=self.profile, home=self.home_path, source_dir=self.source_dir, progress=progress
+            entry, lock, profile=profile, home=self.home_path, source_dir=self.source_dir, progress=progress
         )
         _say(f"artifact {artifact.path}")
 
 
 @cli.command()
 @_model_option
-@_profile_option
+@_running_profile_option
 @_lock_option
 @_from_option
 @_home_option
@@ -198,7 +214,7 @@ def export(**flags: Any) -> int:
 
 @cli.command()
 @_model_option
-@_profile_option
+@_running_profile_option
 @_lock_option
 @_home_option
 @option("--quick", is_flag=True, help="Some of the cases and groupings; writes no receipt when they pass.")
@@ -217,7 +233,9 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 
     lock, home = load_lock(lock_ref), home or default_home()
     commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
-    plan = ParityPlan(lock=lock, entries=tuple(_entries(lock, models)), home=home, commands=commands, **flags)
+    entries = _entries(lock, models)
+    flags["profile"] = _resolved(flags["profile"], entries, home, "parity")
+    plan = ParityPlan(lock=lock, entries=tuple(entries), home=home, commands=commands, **flags)
     show = _show_failures if as_json else _show_verdict
     report = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
     if as_json:
@@ -227,7 +245,7 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 
 @cli.command()
 @option("--backend", type=click.Choice(["onnx", "torch"]), default="onnx", help="torch serves the reference itself.")
-@_profile_option
+@_running_profile_option
 @_model_option
 @_lock_option
 @_home_option
@@ -250,7 +268,11 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
 
     lock, home = load_lock(lock_ref), home or default_home()
     commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
-    plan = ServePlan(lock=lock, entries=tuple(_entries(lock, models)), home=home, commands=commands, **flags)
+    entries = _entries(lock, models)
+    if flags["backend"] == "onnx":
+        purpose: Purpose = "prove and serve" if flags["prove_first"] else "serve"
+        flags["profile"] = _resolved(flags["profile"], entries, home, purpose)
+    plan = ServePlan(lock=lock, entries=tuple(entries), home=home, commands=commands, **flags)
     return serve_models(plan, progress=make_progress(_err), say=_say)
 
 

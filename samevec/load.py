@@ -5,7 +5,7 @@ This is where lock, artifact, receipt and session meet; the gate stands here and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,20 +14,24 @@ from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.commands import Commands
 from samevec.errors import ArtifactCorruptError, ConfigError, SessionLoadError
 from samevec.lock import load_lock
-from samevec.machine import allowed_cpus, cpu_name
+from samevec.machine import allowed_cpus
 from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
 from samevec.progress import SilentProgress
 from samevec.runtime.bulk import BulkSession, choose_workers
+from samevec.runtime.cost import COSTS, GPU_COSTS
 from samevec.runtime.embedder import Embedder
+from samevec.runtime.fallback import FallbackSession
 from samevec.runtime.open import open_model
-from samevec.runtime.plan import worker_budget_tokens
+from samevec.runtime.plan import TOTAL_BUDGET_TOKENS, worker_budget_tokens
 from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, open_checked, packed_key
 from samevec.runtime.profiles import get_profile
+from samevec.runtime.providers import device_name, require_provider
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.session import OnnxSession, onnxruntime_version
+from samevec.runtime.static_session import open_session
 from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from samevec.parity.reference_file import Reference
     from samevec.progress import Progress
     from samevec.runtime.profiles import Profile
+    from samevec.runtime.session import Session
 
 __all__ = [
     "Candidate",
@@ -134,7 +139,14 @@ def open_candidate(
         n_workers = choose_workers(default_workers() if workers is None else workers, n_threads)
 
     def open_on(graph_path: Path) -> Embedder | Reranker:
-        session = OnnxSession(graph_path, settings, n_threads=n_threads, optimized=settings.packed)
+        session = open_session(
+            graph_path,
+            settings,
+            max_tokens=entry.max_tokens,
+            n_threads=n_threads,
+            optimized=settings.packed,
+            cache=_program_cache(artifact, settings, home),
+        )
         return open_model(
             entry,
             session,
@@ -145,11 +157,13 @@ def open_candidate(
             width=artifact.manifest.graph.width,
             token_budget=worker_budget_tokens(
                 n_workers,
+                total_tokens=settings.total_budget_tokens or TOTAL_BUDGET_TOKENS,
                 single_run_provider=settings.single_run,
                 override=default_token_budget() if token_budget is None else token_budget,
             ),
             bulk=_bulk_session(graph_path, settings, n_workers, n_threads),
             overlapping=not settings.single_run,
+            costs=GPU_COSTS if settings.provider == "CUDAExecutionProvider" else COSTS,
         )
 
     model = _open_verified(
@@ -219,12 +233,26 @@ def machine_directories(artifact: Artifact, home: Path) -> list[Path]:
     return [artifact.path / "machine", home / "machine" / artifact.path.name]
 
 
+def _program_cache(artifact: Artifact, profile: Profile, home: Path) -> Path | None:
+    """Return where programs compiled for fixed shapes are kept; None where there are none or nothing can be written."""
+    if not profile.static_shapes:
+        return None
+    for directory in machine_directories(artifact, home):
+        folder = directory / profile.name / _packed_key(artifact, profile)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        return folder
+    return None
+
+
 def _packed_key(artifact: Artifact, profile: Profile) -> str:
     return packed_key(
         artifact_digest=artifact.digest,
         profile=profile,
         onnxruntime_version=onnxruntime_version(),
-        device=cpu_name(),
+        device=device_name(profile.provider),
     )
 
 
@@ -266,7 +294,7 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
         provider_options=dict(profile.provider_options),
         session_options=options,
         onnxruntime_version=onnxruntime_version(),
-        device=cpu_name(),
+        device=device_name(profile.provider),
         samevec_version=__version__,
     )
 
@@ -323,7 +351,26 @@ def open_proved(
     )
     fix = commands.parity(entry.name, profile)
     require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)
-    return candidate
+    return _with_fallback(candidate, tolerance)
+
+
+def _with_fallback(candidate: Candidate, tolerance: Tolerance) -> Candidate:
+    """Return the candidate with what takes over when its device has no memory: another profile, only once proved.
+
+    The gate never sees it: what it judges is the device alone.
+    """
+    name, engine = candidate.profile.fallback, candidate.model.engine
+    if not name:
+        return candidate
+
+    def open_second() -> Session:
+        proved = open_proved(
+            candidate.entry, tolerance=tolerance, profile=name, home=candidate.home, commands=candidate.commands
+        )
+        return proved.model.engine.session
+
+    session = FallbackSession(engine.session, open_second, profile=name, budget_tokens=worker_budget_tokens(1))
+    return replace(candidate, model=replace(candidate.model, engine=replace(engine, session=session)))
 
 
 def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands: Commands) -> None:
@@ -333,8 +380,11 @@ def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands:
     ------
     ParityError, ArtifactMissingError
         With the command that mends it.
+    ProviderUnavailableError
+        The profile's provider is not to be had here.
     """
     settings = get_profile(profile)
+    require_provider(settings)
     artifact = find_artifact(home, entry, profile, commands=commands)
     fix = commands.parity(entry.name, profile)
     require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)

@@ -187,18 +187,22 @@ class _MultiHeadAttention(torch.autograd.Function):
         bias: torch.Tensor | None,
         n_heads: int,
         scale: float,
+        causal: bool,
     ) -> torch.Tensor:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
     @staticmethod
     def symbolic(  # noqa: PLR0917 - torch passes them so
-        graph: Any, query: Any, key: Any, value: Any, bias: Any, n_heads: int, scale: float
+        graph: Any, query: Any, key: Any, value: Any, bias: Any, n_heads: int, scale: float, causal: bool
     ) -> Any:
         inputs = [query, key, value]
         if bias is not None and not bias.node().mustBeNone():
             absent = _absent(graph)
             inputs += [absent, absent, bias]
-        output = graph.op("com.microsoft::MultiHeadAttention", *inputs, num_heads_i=n_heads, scale_f=scale)
+        attributes: dict[str, Any] = {"num_heads_i": n_heads, "scale_f": scale}
+        if causal:
+            attributes["unidirectional_i"] = 1
+        output = graph.op("com.microsoft::MultiHeadAttention", *inputs, **attributes)
         return _set_float(output, query, 3)
 
 
@@ -210,8 +214,9 @@ def multi_head_attention(
     bias: torch.Tensor | None,
     n_heads: int,
     scale: float,
+    causal: bool = False,
 ) -> torch.Tensor:
-    """Attend in both directions.
+    """Attend in both directions, or to what came before.
 
     Parameters
     ----------
@@ -221,12 +226,14 @@ def multi_head_attention(
         Added to the scores. Without it the operator stays on its path that never builds the score matrix.
     n_heads : int
     scale : float
+    causal : bool
+        No query sees a later key. On the CPU provider this builds the score matrix.
 
     Returns
     -------
     Tensor, shape (rows, tokens, n_heads * value_dim)
     """
-    return cast("torch.Tensor", _apply(_MultiHeadAttention, query, key, value, bias, n_heads, scale))
+    return cast("torch.Tensor", _apply(_MultiHeadAttention, query, key, value, bias, n_heads, scale, causal))
 
 
 class _RotaryEmbedding(torch.autograd.Function):

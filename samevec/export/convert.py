@@ -41,7 +41,7 @@ def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> P
         In fp32, evaluating; left as it was.
     entry : LockedModel
     form : str
-        ``"plain"`` or ``"fused"``.
+        ``"plain"``, ``"fused"`` or ``"cuda"``.
     directory : Path
         Gets ``model.onnx`` and ``model.onnx.data``.
 

@@ -36,7 +36,7 @@ from samevec.parity.reference_file import write_reference
 from samevec.parity.retrieval import builtin_fixture
 from samevec.progress import Progress, SilentProgress
 from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.static_session import open_session
 from samevec.unfinished import put_in_place, unfinished_directory
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class _Export:
         problems = contract_problems(graph_path, entry, width=width, form=form)
         if not problems:
             with self.progress.step(f"load {entry.name} in ONNX Runtime"):
-                session = OnnxSession(graph_path, self.profile)
+                session = open_session(graph_path, self.profile, max_tokens=entry.max_tokens)
             problems = sweep_problems(
                 session,
                 reference.module,

@@ -14,10 +14,12 @@ from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from samevec.lock import LockedModel
     from samevec.runtime.bulk import BulkSession
+    from samevec.runtime.cost import CostModel
     from samevec.runtime.session import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
@@ -39,6 +41,7 @@ def open_model(
     max_rows: int | None = None,
     bulk: BulkSession | None = None,
     overlapping: bool = False,
+    costs: Mapping[str, CostModel] = COSTS,
 ) -> Embedder | Reranker:
     """Put a session, its tokenizer and its limits together.
 
@@ -60,6 +63,8 @@ def open_model(
         Rows of one microbatch; 32 texts or 64 pairs when not given.
     bulk, overlapping
         See :class:`samevec.runtime.engine.Engine`.
+    costs : mapping of str to CostModel
+        By task; what runs cost where the session computes.
 
     Returns
     -------
@@ -69,7 +74,7 @@ def open_model(
     if token_budget is not None and token_budget < 1:
         raise InputError(f"{token_budget} given, at least 1 is needed", field="token_budget")
     tokenizer = Tokenizer.from_file(tokenizer_path, max_tokens=entry.max_tokens, type_ids=type_ids)
-    cost = COSTS[entry.task]
+    cost = costs[entry.task]
     engine = Engine(
         session=session,
         width=width or entry.dimensions or 1,

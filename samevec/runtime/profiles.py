@@ -11,7 +11,7 @@ from samevec.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PROFILES", "Profile", "get_profile"]
+__all__ = ["GPU_BUDGET_TOKENS", "PROFILES", "Profile", "get_profile"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,16 @@ class Profile:
         budget.
     side_by_side : bool
         Bulk microbatches run side by side on few threads each, on a second session (``samevec.runtime.bulk``).
+    io_binding : bool
+        Inputs and outputs are bound, so that nothing but the pooled rows comes back from the device.
+    static_shapes : bool
+        A session is opened for each of a few fixed shapes (``samevec.runtime.buckets``).
+    total_budget_tokens : int
+        Padded tokens of the whole process; 0 is the general default.
+    most_cpu_percent : int
+        Most compute nodes, in percent, that may run on the CPU instead of the provider; 100 where nobody looks.
+    fallback : str
+        Profile that takes over, once proved, when the device has no memory even for one row; empty for none.
     """
 
     name: str
@@ -61,10 +71,24 @@ class Profile:
     bit_identical_groupings: bool = False
     single_run: bool = False
     side_by_side: bool = False
+    io_binding: bool = False
+    static_shapes: bool = False
+    total_budget_tokens: int = 0
+    most_cpu_percent: int = 100
+    fallback: str = ""
 
     def session_options(self) -> dict[str, Any]:
         """Return the options as one flat record, as receipts bind them."""
-        return {
+        # Left out where they are off: receipts of the CPU profiles know nothing of devices.
+        for_devices: dict[str, Any] = {
+            "io_binding": self.io_binding,
+            "static_shapes": self.static_shapes,
+            "total_budget_tokens": self.total_budget_tokens,
+            "fallback": self.fallback,
+        }
+        if self.most_cpu_percent != 100:
+            for_devices["most_cpu_percent"] = str(self.most_cpu_percent)
+        return {name: value for name, value in for_devices.items() if value} | {
             "graph_form": self.graph_form,
             "memory_arena": self.memory_arena,
             "memory_pattern": self.memory_pattern,
@@ -90,6 +114,19 @@ _SPINNING = {
 # Gives the arena's surplus back after each run; no visible cost (FINDINGS).
 _SHRINKING_ARENA = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
+# A device computes; the few threads of the host only start its kernels.
+_NO_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+
+# Lets a loaded session say which provider each node was given to (``samevec.runtime.placement``).
+_RECORDED_PLACEMENT = {"session.record_ep_graph_assignment_info": "1"}
+
+#: Padded tokens of a run on a GPU, and of the process, since runs go one at a time.
+GPU_BUDGET_TOKENS = 16_384
+
+# 2.4 GB of weights, and 16,384 tokens of about 120 kB each (the gated inner states, and scores of rows below 256
+# tokens, which the operator keeps whole) with room for rounding. Computed, not measured.
+_GPU_ARENA_BYTES = 8 * 2**30
+
 PROFILES: Mapping[str, Profile] = MappingProxyType(
     {
         "cpu": Profile(
@@ -112,6 +149,45 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             # It would cast every stored weight at load and keep the float32 copies.
             disabled_optimizers=("ConstantFolding",),
             bit_identical_groupings=True,
+        ),
+        "cuda": Profile(
+            name="cuda",
+            provider="CUDAExecutionProvider",
+            provider_options=MappingProxyType(
+                {
+                    "device_id": "0",
+                    "use_tf32": "0",  # products would otherwise have 10 bits of mantissa
+                    "gpu_mem_limit": str(_GPU_ARENA_BYTES),
+                    "arena_extend_strategy": "kSameAsRequested",  # the default doubles, up to the whole device
+                }
+            ),
+            graph_form="cuda",
+            session_config=MappingProxyType({**_NO_SPINNING, **_RECORDED_PLACEMENT}),
+            pad_to_multiple=8,
+            single_run=True,
+            io_binding=True,
+            total_budget_tokens=GPU_BUDGET_TOKENS,
+            most_cpu_percent=0,
+            fallback="cpu",
+        ),
+        "coreml": Profile(
+            name="coreml",
+            provider="CoreMLExecutionProvider",
+            provider_options=MappingProxyType(
+                {
+                    "ModelFormat": "MLProgram",
+                    "MLComputeUnits": "CPUAndGPU",  # the neural engine computes in half precision only
+                    "RequireStaticInputShapes": "1",
+                    "EnableOnSubgraphs": "0",
+                    "AllowLowPrecisionAccumulationOnGPU": "0",
+                }
+            ),
+            graph_form="plain",  # CoreML knows none of ONNX Runtime's own operators
+            session_config=MappingProxyType({**_NO_SPINNING, **_RECORDED_PLACEMENT}),
+            pad_to_multiple=4,
+            single_run=True,
+            static_shapes=True,
+            most_cpu_percent=10,
         ),
     }
 )

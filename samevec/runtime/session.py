@@ -13,9 +13,11 @@ from samevec.errors import (
     WorkCancelledError,
 )
 from samevec.machine import allowed_cpus
+from samevec.runtime.placement import placement_problem, read_placement
+from samevec.runtime.providers import load_cuda_libraries, require_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -54,7 +56,14 @@ ORT_EXCEPTION_NAMES = (
     "NotImplemented",
     "RuntimeException",
 )
-_OUT_OF_MEMORY_WORDS = ("failed to allocate", "bad_alloc", "bad allocation", "out of memory")
+_OUT_OF_MEMORY_WORDS = (
+    "failed to allocate",
+    "bad_alloc",
+    "bad allocation",
+    "out of memory",
+    "is smaller than requested bytes",  # an arena that has met its bound
+    "cublas_status_alloc_failed",
+)
 
 
 class Session(Protocol):
@@ -149,26 +158,38 @@ class OnnxSession:
         Threads of one run; the machine's allowance when not given.
     optimized : bool
         The graph was already optimised and saved by :func:`save_optimized`: it is taken as it is.
+    shape : (int, int), optional
+        Rows and tokens of every run, fixed when the graph is loaded.
+    more_options : mapping of str to str, optional
+        Of the provider, beside the profile's: what moves no bit, such as where it keeps compiled programs.
 
     Raises
     ------
     ProviderUnavailableError
-        The provider is not in this ONNX Runtime, or the session silently took another.
+        The provider is not in this ONNX Runtime, the session silently took another, it took other options than it was
+        given, or it left more compute nodes to the CPU than the profile allows.
     SessionLoadError
         The graph or its data cannot be loaded.
     """
 
     def __init__(
-        self, graph_path: Path, profile: Profile, *, n_threads: int | None = None, optimized: bool = False
+        self,
+        graph_path: Path,
+        profile: Profile,
+        *,
+        n_threads: int | None = None,
+        optimized: bool = False,
+        shape: tuple[int, int] | None = None,
+        more_options: Mapping[str, str] | None = None,
     ) -> None:
         ort = _onnxruntime()
         self._exceptions = ort_exceptions()
-        available = ort.get_available_providers()
-        if profile.provider not in available:
-            raise ProviderUnavailableError(
-                profile.provider, f"not in this onnxruntime {ort.__version__} (it has {', '.join(available)})"
-            )
+        require_provider(profile)
         options = _session_options(ort, profile, n_threads or allowed_cpus(), optimize=not optimized)
+        for axis, size in zip(("rows", "tokens"), shape or (), strict=False):
+            options.add_free_dimension_override_by_name(axis, size)
+        if profile.provider == "CUDAExecutionProvider":
+            load_cuda_libraries(ort)
         try:
             # The directory is resolved, since some versions refuse external data reached through a linked one; the
             # graph itself is not, since its data lies beside the link (CASES O21). Fallback off: otherwise a provider
@@ -176,13 +197,16 @@ class OnnxSession:
             self._session = ort.InferenceSession(
                 str(graph_path.parent.resolve() / graph_path.name),
                 options,
-                providers=[(profile.provider, dict(profile.provider_options))],
+                providers=[(profile.provider, {**profile.provider_options, **(more_options or {})})],
                 disabled_optimizers=list(profile.disabled_optimizers) or None,
                 enable_fallback=0,
             )
         except self._exceptions as error:
             raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; export it again") from error
         self._check_provider(profile.provider)
+        self._check_options(profile)
+        self._check_placement(profile)
+        self._io_binding = profile.io_binding
         self._run_config = dict(profile.run_config)
         self._run_options = self._new_run_options()
         self._input_names = [value.name for value in self._session.get_inputs()]
@@ -194,6 +218,31 @@ class OnnxSession:
             raise ProviderUnavailableError(
                 requested, f"onnxruntime gave {used} instead; nothing else is served in its place"
             )
+
+    def _check_options(self, profile: Profile) -> None:
+        """Refuse a provider that says it took another value than it was given; what it does not tell is not known."""
+        told = self.provider_options
+        differing = [
+            f"{name} is {told[name]} instead of {value}"
+            for name, value in profile.provider_options.items()
+            if name in told and told[name].lower() != value.lower()
+        ]
+        if differing:
+            raise ProviderUnavailableError(profile.provider, f"it was given options it did not take: {differing}")
+
+    def _check_placement(self, profile: Profile) -> None:
+        if profile.most_cpu_percent >= 100:
+            return
+        nodes = read_placement(self._session)
+        if nodes is None:
+            problem: str | None = (
+                f"onnxruntime {onnxruntime_version()} does not tell where nodes run, so that it cannot be said whether"
+                " the model runs there; install a newer one"
+            )
+        else:
+            problem = placement_problem(nodes, profile.provider, most_cpu_percent=profile.most_cpu_percent)
+        if problem is not None:
+            raise ProviderUnavailableError(profile.provider, problem)
 
     @property
     def provider(self) -> str:
@@ -239,7 +288,7 @@ class OnnxSession:
 
     def _run(self, features: Features, options: Any) -> NDArray[np.float32]:
         try:
-            outputs = self._session.run(self._output_names, features.as_feed(self._input_names), options)
+            outputs = self._compute(features, options)
         except self._exceptions as error:
             words = str(error).lower()
             out_of_memory = isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
@@ -248,6 +297,18 @@ class OnnxSession:
                 out_of_memory=out_of_memory,
             ) from error
         return cast("NDArray[np.float32]", outputs[0])
+
+    def _compute(self, features: Features, options: Any) -> Sequence[Any]:
+        feed = features.as_feed(self._input_names)
+        if not self._io_binding:
+            return cast("Sequence[Any]", self._session.run(self._output_names, feed, options))
+        binding = self._session.io_binding()  # of this run alone: nothing of an earlier one can come back
+        for name, array in feed.items():
+            binding.bind_cpu_input(name, array)
+        for name in self._output_names:
+            binding.bind_output(name, "cpu")
+        self._session.run_with_iobinding(binding, options)
+        return cast("Sequence[Any]", binding.copy_outputs_to_cpu())
 
 
 def save_optimized(graph_path: Path, target: Path, profile: Profile) -> None:

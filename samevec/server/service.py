@@ -415,6 +415,9 @@ class Service:
             "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
             "worker": self._worker_info(served),
         }
+        fallback = getattr(model.engine.session, "fallback_words", None)
+        if fallback is not None:
+            info["fallback"] = fallback
         if isinstance(model, Embedder):
             least = entry.matryoshka_min_dimensions or model.dimensions
             info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}

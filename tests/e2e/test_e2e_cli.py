@@ -81,7 +81,7 @@ MISTAKES = {
         f"samevec: toy.lock: no model named 'toy-other'; it pins {EMBEDDER}, {RERANKER}",
     ),
     "unknown profile": (
-        ("parity", "--profile", "tpu"),
+        ("status", "--profile", "tpu"),
         "Error: Invalid value for '--profile' (env var: 'SAMEVEC_PROFILE'): 'tpu' is not ",
     ),
     "no such lock": (("status", "--lock", "/nowhere/x.lock"), "samevec: /nowhere/x.lock: "),

@@ -187,7 +187,7 @@ def test_no_open_gate_no_model(content: dict[str, Any] | None, kind: type[Parity
 def test_a_changed_file_is_refused_before_loading(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = artifact_of(home, EMBEDDER).tokenizer_path
     path.write_bytes(path.read_bytes().replace(b'"model"', b'"Model"'))
-    monkeypatch.setattr("samevec.load.OnnxSession", None)
+    monkeypatch.setattr("samevec.load.open_session", None)
     with pytest.raises(ArtifactCorruptError) as refused:
         samevec.load_embedder(EMBEDDER, lock="toy", home=home)
     assert str(refused.value).startswith(f"{path}: sha256 is ")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
 
 __all__ = [
+    "CUDA_COMPONENTS",
     "HIDDEN",
     "Architecture",
     "ContractConfig",
@@ -31,6 +32,10 @@ __all__ = [
 #: gives, and it is finite, so that a block with no visible key gives numbers (which nothing reads) and not NaN.
 HIDDEN = -1e5
 
+#: Components by which a head grows on CUDA: its attention that keeps no score matrix takes heads of a multiple of 8
+#: (onnxruntime 1.32 ``multihead_attention.cc``, ``has_memory_efficient_attention``).
+CUDA_COMPONENTS = 8
+
 _DYNAMIC_TOKENS = {0: "rows", 1: "tokens"}
 
 
@@ -43,7 +48,8 @@ class Architecture:
     optimum_task : str
         Optimum's name of the task.
     configs : mapping of str to class
-        Configuration class of each graph form, ``"plain"`` and ``"fused"``; each derives from :class:`ContractConfig`.
+        Configuration class of each graph form, ``"plain"``, ``"fused"`` and ``"cuda"``; each derives from
+        :class:`ContractConfig`.
     reference_rows : callable (module, inputs, pooling) -> Tensor
         The same raw rows through the unpatched model, for comparing by value. `inputs` are tensors by name, `pooling`
         is the lock's word.
@@ -115,20 +121,24 @@ class PaddingComponent:
 
     Attributes
     ----------
-    query_ones : Tensor, shape (rows, tokens, heads, 1)
+    query_ones : Tensor, shape (rows, tokens, heads, components)
         The query component that meets `key_bias`.
-    key_bias : Tensor, shape (rows, tokens, heads, 1)
-        0 on real tokens, hidden on padding.
+    key_bias : Tensor, shape (rows, tokens, heads, components)
+        0 on real tokens, hidden on padding; components after the first are 0.
     """
 
     query_ones: torch.Tensor
     key_bias: torch.Tensor
 
     @classmethod
-    def from_bias(cls, key_bias: torch.Tensor, n_heads: int) -> PaddingComponent:
-        """Return it for a bias of shape (rows, tokens)."""
+    def from_bias(cls, key_bias: torch.Tensor, n_heads: int, *, n_components: int = 1) -> PaddingComponent:
+        """Return it for a bias of shape (rows, tokens); components beyond one only widen the heads."""
         per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, n_heads, -1)
-        return cls(torch.ones_like(per_head), per_head)
+        ones = torch.ones_like(per_head)
+        if n_components > 1:
+            filler = [per_head * 0] * (n_components - 1)
+            per_head, ones = torch.cat([per_head, *filler], 3), torch.cat([ones, *filler], 3)
+        return cls(ones, per_head)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, n_heads: int, scale: float

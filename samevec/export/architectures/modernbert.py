@@ -4,7 +4,8 @@
 global layers on the attention operator's path that never builds the score matrix, local layers as blocks of queries
 against three neighbouring blocks of keys (one block where the input is short), the mean as a batched product and the
 head on two copies of the rows, so that a pair's bits do not depend on its neighbours (FINDINGS, "Reranker graph" and
-"Bits").
+"Bits"). ``cuda`` is ``fused`` with heads that grow by eight components instead of one for the padding, since CUDA's
+attention without a score matrix takes multiples of eight.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn.functional import linear
 
 from samevec.errors import ExportError
 from samevec.export.architectures.base import (
+    CUDA_COMPONENTS,
     HIDDEN,
     Architecture,
     ContractConfig,
@@ -105,6 +107,8 @@ class _Shared:
 
 
 class _FusedPatcher(ForwardPatcher):
+    _padding_components = 1
+
     def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs=model_kwargs)
         half_window = model.config.local_attention // 2
@@ -143,7 +147,7 @@ class _FusedPatcher(ForwardPatcher):
         key_bias = (1 - valid) * HIDDEN
         return _Shared(
             layout=layout,
-            padding=PaddingComponent.from_bias(key_bias, self._n_heads),
+            padding=PaddingComponent.from_bias(key_bias, self._n_heads, n_components=self._padding_components),
             block_bias=_block_bias(key_bias, layout, self._half_window),
             query_shape=_shape(-1, layout.block, self._width),
             seen_shape=_shape(-1, layout.seen, self._width),
@@ -228,6 +232,10 @@ def _gated_mlp(mlp: Any, normed: torch.Tensor) -> torch.Tensor:
     return cast("torch.Tensor", mlp.Wo(mlp.act(inner) * gate))
 
 
+class _CudaPatcher(_FusedPatcher):
+    _padding_components = CUDA_COMPONENTS
+
+
 class _RerankerConfig(ContractConfig, ModernBertOnnxConfig):  # type: ignore[misc]
     _MODEL_PATCHER = _PlainPatcher
     output_name = "logits"
@@ -237,10 +245,14 @@ class _FusedRerankerConfig(_RerankerConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
+class _CudaRerankerConfig(_RerankerConfig):
+    _MODEL_PATCHER = _CudaPatcher
+
+
 ARCHITECTURES = {
     "rerank": Architecture(
         optimum_task="text-classification",
-        configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig},
+        configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig, "cuda": _CudaRerankerConfig},
         reference_rows=reference_rows,
     )
 }

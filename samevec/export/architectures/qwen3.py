@@ -1,8 +1,10 @@
 """Qwen3 embedders: causal attention, last-token pooling.
 
-Two graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics
+Three graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics
 written for ONNX Runtime's CPU provider: one causal attention operator a layer with the rotary positions inside it and
-no tokens x tokens mask, and a last layer that computes only the pooled token.
+no tokens x tokens mask, and a last layer that computes only the pooled token. ``cuda`` differs from it in the attention
+alone: on CUDA the grouped operator takes half precision only, so each key head is repeated for the queries that share
+it and MultiHeadAttention, which takes float32 there, sees as many key heads as query heads.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 
 from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
-from samevec.export.contrib_ops import causal_grouped_attention, reshape
+from samevec.export.contrib_ops import causal_grouped_attention, multi_head_attention, reshape, rotary_embedding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,20 +83,25 @@ class _FusedPatcher(ForwardPatcher):
     def _attend(
         self, layer: Any, states: torch.Tensor, last_positions: torch.Tensor, n_tokens: torch.Tensor
     ) -> torch.Tensor:
-        attention, config = layer.self_attn, self._model.config
-        normed = layer.input_layernorm(states)
-        query = _norm_heads(attention.q_proj(normed), attention.q_norm, config.num_attention_heads)
-        key = _norm_heads(attention.k_proj(normed), attention.k_norm, config.num_key_value_heads)
+        config = self._model.config
+        query, key, value = self._project(layer, states)
         return causal_grouped_attention(
             query,
             key,
-            attention.v_proj(normed),
+            value,
             last_positions=last_positions,
             n_tokens=n_tokens,
             rotary=self._rotary,
             n_heads=config.num_attention_heads,
             n_key_heads=config.num_key_value_heads,
         )
+
+    def _project(self, layer: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        attention, config = layer.self_attn, self._model.config
+        normed = layer.input_layernorm(states)
+        query = _norm_heads(attention.q_proj(normed), attention.q_norm, config.num_attention_heads)
+        key = _norm_heads(attention.k_proj(normed), attention.k_norm, config.num_key_value_heads)
+        return query, key, attention.v_proj(normed)
 
     def _top_rows(self, layer: Any, attended: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         # Twice the rows, half of them sliced off by the caller: a product of one row takes another kernel with other
@@ -104,6 +111,25 @@ class _FusedPatcher(ForwardPatcher):
         states = states + layer.mlp(layer.post_attention_layernorm(states))
         normed: torch.Tensor = self._model.norm(states)
         return normed
+
+
+class _CudaPatcher(_FusedPatcher):
+    def _attend(
+        self, layer: Any, states: torch.Tensor, _last_positions: torch.Tensor, _n_tokens: torch.Tensor
+    ) -> torch.Tensor:
+        config = self._model.config
+        query, key, value = self._project(layer, states)
+        repeats = config.num_attention_heads // config.num_key_value_heads
+        query, key = rotary_embedding(query, self._rotary), rotary_embedding(key, self._rotary)
+        key, value = (_repeat_heads(part, config.num_key_value_heads, repeats) for part in (key, value))
+        n_heads, scale = config.num_attention_heads, float(layer.self_attn.scaling)
+        return multi_head_attention(query, key, value, bias=None, n_heads=n_heads, scale=scale, causal=True)
+
+
+def _repeat_heads(states: torch.Tensor, n_heads: int, repeats: int) -> torch.Tensor:
+    """Put each head `repeats` times side by side, as the queries that share it are."""
+    split = reshape(states, (0, 0, n_heads, 1, -1))
+    return reshape(torch.cat([split] * repeats, 3), (0, 0, -1))
 
 
 def _norm_heads(states: torch.Tensor, norm: Any, n_heads: int) -> torch.Tensor:
@@ -119,10 +145,14 @@ class _FusedEmbedderConfig(_EmbedderConfig):
     _MODEL_PATCHER = _FusedPatcher
 
 
+class _CudaEmbedderConfig(_EmbedderConfig):
+    _MODEL_PATCHER = _CudaPatcher
+
+
 ARCHITECTURES = {
     "embed": Architecture(
         optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig},
+        configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig, "cuda": _CudaEmbedderConfig},
         reference_rows=reference_rows,
     )
 }

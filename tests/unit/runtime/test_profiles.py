@@ -61,3 +61,41 @@ def test_the_table_cannot_be_changed_by_accident() -> None:
         PROFILES["cpu"] = PROFILES["cpu"]  # type: ignore[index]
     with pytest.raises(TypeError):
         PROFILES["cpu"].session_config["x"] = "1"  # type: ignore[index]
+
+
+def test_cuda_computes_in_float32_within_a_bound_one_run_at_a_time() -> None:
+    cuda = get_profile("cuda")
+    assert (cuda.provider, cuda.graph_form) == ("CUDAExecutionProvider", "cuda")
+    assert dict(cuda.provider_options) == {
+        "device_id": "0",
+        "use_tf32": "0",
+        "gpu_mem_limit": "8589934592",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    assert cuda.single_run
+    assert not cuda.side_by_side
+    assert cuda.io_binding
+    assert (cuda.total_budget_tokens, cuda.most_cpu_percent, cuda.fallback) == (16_384, 0, "cpu")
+    assert not cuda.bit_identical_groupings  # reported, not required
+
+
+def test_coreml_computes_in_float32_in_static_shapes_without_the_neural_engine() -> None:
+    coreml = get_profile("coreml")
+    assert (coreml.provider, coreml.graph_form) == ("CoreMLExecutionProvider", "plain")
+    assert dict(coreml.provider_options) == {
+        "ModelFormat": "MLProgram",
+        "MLComputeUnits": "CPUAndGPU",
+        "RequireStaticInputShapes": "1",
+        "EnableOnSubgraphs": "0",
+        "AllowLowPrecisionAccumulationOnGPU": "0",
+    }
+    assert coreml.single_run
+    assert coreml.static_shapes
+    assert (coreml.most_cpu_percent, coreml.fallback) == (10, "")
+    assert not coreml.bit_identical_groupings
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu-compact"])
+def test_receipts_of_cpu_profiles_know_nothing_of_devices(name: str) -> None:
+    record = get_profile(name).session_options()
+    assert not {"io_binding", "static_shapes", "total_budget_tokens", "most_cpu_percent", "fallback"} & set(record)

@@ -161,14 +161,12 @@ def test_an_id_outside_the_table_is_an_error_and_the_next_run_succeeds(graph: Pa
 
 
 @pytest.mark.parametrize("provider", ["CUDAExecutionProvider", "CoreMLExecutionProvider", "NonsenseExecutionProvider"])
-def test_an_absent_provider_is_refused(provider: str, graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+def test_an_absent_provider_is_refused(provider: str, graph: Path) -> None:
     with pytest.raises(ProviderUnavailableError) as caught:
         OnnxSession(graph, replace(CPU, provider=provider), n_threads=1)
     assert caught.value.provider == provider
-    assert str(caught.value) == (
-        f"{provider}: not in this onnxruntime {onnxruntime.__version__} (it has CPUExecutionProvider)"
-    )
+    # Why it is not there is told apart in test_providers.py.
+    assert str(caught.value).startswith(f"{provider}: ")
 
 
 class SilentFallback:
@@ -182,7 +180,7 @@ class SilentFallback:
 
 
 def test_a_silent_fallback_is_refused(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(session_module, "require_provider", lambda profile: None)
     monkeypatch.setattr(onnxruntime, "InferenceSession", SilentFallback)
     with pytest.raises(ProviderUnavailableError) as caught:
         OnnxSession(graph, replace(CPU, provider="CUDAExecutionProvider"), n_threads=1)

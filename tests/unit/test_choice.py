@@ -1,0 +1,114 @@
+"""Which profile a command runs: named ones are checked, auto takes the best that is here and proved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from samevec import choice as choice_module
+from samevec.choice import resolve_profile
+from samevec.errors import ArtifactMissingError, NotReadyError, ProviderUnavailableError, exit_code
+from samevec.lock import load_lock
+from samevec.parity.receipt import GateState
+from samevec.runtime.providers import NvidiaDriver, ProviderFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.choice import Purpose
+
+ENTRIES = load_lock("toy").models
+CPU_ONLY = ProviderFacts(packages={"onnxruntime": "1.32.0"}, available=("CPUExecutionProvider",))
+GPU = ProviderFacts(
+    packages={"onnxruntime-gpu": "1.32.0"},
+    available=("CUDAExecutionProvider", "CPUExecutionProvider"),
+    built_for_cuda="13.0",
+    driver=NvidiaDriver(cuda="13.0", devices=("NVIDIA H200 (compute 9.0)",)),
+)
+
+
+def resolve(requested: str, home: Path, facts: ProviderFacts, purpose: Purpose = "serve") -> tuple[str, list[str]]:
+    said: list[str] = []
+    found = resolve_profile(requested, ENTRIES, home=home, purpose=purpose, say=said.append, facts=facts)
+    return found, said
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
+    """States by (profile, model); what is not named was not exported."""
+    states: dict[tuple[str, str], str] = {}
+
+    def find(home: Path, entry: object, profile: str) -> tuple[str, str]:
+        key = (profile, entry.name)  # type: ignore[attr-defined]
+        if key not in states:
+            raise ArtifactMissingError(key[1], profile, reason="not exported", fix="samevec export")
+        return key
+
+    def state_of(entry: object, artifact: tuple[str, str], profile: object, home: Path) -> GateState:
+        return GateState(state=states[artifact], receipt=None, changes=())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(choice_module, "find_artifact", find)
+    monkeypatch.setattr(choice_module, "state_of", state_of)
+    return states
+
+
+def fill(gates: dict[tuple[str, str], str], profile: str, state: str) -> None:
+    gates.update({(profile, entry.name): state for entry in ENTRIES})
+
+
+@pytest.mark.parametrize(
+    ("requested", "reason"),
+    [
+        (
+            "cuda",
+            "CUDAExecutionProvider: the installed onnxruntime 1.32.0 was built without CUDA; and no NVIDIA device",
+        ),
+        ("coreml", "CoreMLExecutionProvider: CoreML is part of macOS, and this is Linux"),
+        ("nonsense", "nonsense: there is no such profile; choose one of: auto, coreml, cpu, cpu-compact, cuda"),
+    ],
+)
+def test_a_profile_that_cannot_run_is_refused_with_3(requested: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ProviderUnavailableError) as caught:
+        resolve(requested, tmp_path, CPU_ONLY)
+    assert str(caught.value).startswith(reason)
+    assert exit_code(caught.value) == 3
+
+
+def test_a_named_profile_that_can_run_is_taken_whatever_its_gate(tmp_path: Path) -> None:
+    assert resolve("cpu-compact", tmp_path, CPU_ONLY) == ("cpu-compact", [])
+    assert resolve("cuda", tmp_path, GPU) == ("cuda", [])
+
+
+def test_auto_serves_the_best_with_passed_receipts_and_says_so(
+    tmp_path: Path, gates: dict[tuple[str, str], str]
+) -> None:
+    fill(gates, "cuda", "passed")
+    fill(gates, "cpu", "passed")
+    name, said = resolve("auto", tmp_path, GPU)
+    assert (name, said) == ("cuda", ["samevec: profile cuda, the best there is"])
+    gates["cuda", ENTRIES[0].name] = "stale"
+    name, said = resolve("auto", tmp_path, GPU)
+    assert name == "cpu"
+    assert said[0].startswith(
+        f"samevec: profile cpu (not cuda: {ENTRIES[0].name} stale; coreml: CoreML is part of macOS"
+    )
+    assert resolve("auto", tmp_path, GPU, "prove and serve")[0] == "cuda"
+    assert resolve("auto", tmp_path, CPU_ONLY)[0] == "cpu"
+
+
+def test_auto_never_serves_what_failed(tmp_path: Path, gates: dict[tuple[str, str], str]) -> None:
+    fill(gates, "cpu", "failed")
+    for purpose in ("serve", "prove and serve"):
+        with pytest.raises(NotReadyError, match=f"no profile will do: cuda: .*cpu: {ENTRIES[0].name} failed") as caught:
+            resolve("auto", tmp_path, CPU_ONLY, purpose)
+        assert exit_code(caught.value) == 3
+
+
+def test_auto_proves_what_is_exported_and_exports_what_can_run(
+    tmp_path: Path, gates: dict[tuple[str, str], str]
+) -> None:
+    fill(gates, "cpu-compact", "missing")
+    assert resolve("auto", tmp_path, GPU, "parity")[0] == "cpu-compact"
+    assert resolve("auto", tmp_path, GPU, "export")[0] == "cuda"
+    assert resolve("auto", tmp_path, CPU_ONLY, "export")[0] == "cpu"
