@@ -15,7 +15,7 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["allowed_cpus", "available_memory_bytes", "cgroup_cpu_quota", "cpu_name"]
+__all__ = ["allowed_cpus", "available_memory_bytes", "cgroup_cpu_quota", "cpu_name", "process_memory_bytes"]
 
 _CGROUP_ROOT, _CGROUP_MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -118,6 +118,34 @@ def _directory_room(directory: Path) -> int | None:
         except (OSError, ValueError):
             continue  # absent, or "max": no limit
     return None
+
+
+def process_memory_bytes(status: Path = Path("/proc/self/status")) -> tuple[int, int]:
+    """Return the memory of this process.
+
+    Parameters
+    ----------
+    status : Path
+        The kernel's account of it.
+
+    Returns
+    -------
+    private_bytes : int
+        Anonymous pages: what is given back only when the process ends or frees it. Where the kernel does not tell, the
+        pages that nobody else has.
+    resident_bytes : int
+        Those, and pages of files that are mapped here.
+
+    References
+    ----------
+    Linux ``Documentation/filesystems/proc.rst``: ``RssAnon`` and ``VmRSS``, in kB.
+    """
+    try:
+        fields = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
+        return int(fields["RssAnon"].split()[0]) * 1024, int(fields["VmRSS"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        memory = psutil.Process().memory_full_info()
+        return int(memory.uss), int(memory.rss)
 
 
 def allowed_cpus(quota: float | None = None) -> int:

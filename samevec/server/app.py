@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
+import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 from swagger_ui_bundle import swagger_ui_path
 
 from samevec._version import __version__
+from samevec.machine import process_memory_bytes
 from samevec.server import openapi
+from samevec.server.answers import TRUNCATED_HEADER
 from samevec.server.dialects.tei import info_fields
-from samevec.server.exchange import error_response, json_response
+from samevec.server.exchange import TIMEOUT_HEADER, error_response, json_response
+from samevec.server.front import REQUEST_ID_HEADER, Front
+from samevec.server.metrics import METRICS_MEDIA_TYPE, Metrics
 from samevec.server.routes import add_routes
 from samevec.server.status import UnauthorizedError, path_dialect, refusal_body
+from samevec.server.status_page import PAGE_HEADERS, PageFacts, status_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +40,9 @@ __all__ = ["create_app"]
 
 # Probes must work without a key, and the documentation reveals nothing that is not in the package.
 _OPEN_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
+# A browser can send a key here in its own way: as the password of HTTP Basic. Nowhere else, since it then adds it to
+# every request by itself, whichever page had it sent.
+_PAGE_PATH = "/"
 _DESCRIPTION = (
     "Embeddings and reranking from ONNX graphs that were proved equal to PyTorch on this machine. "
     "Texts longer than the model's limit are cut unless `truncate` is false; unknown options are refused."
@@ -60,6 +74,7 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     Returns
     -------
     FastAPI
+        It observes the service, for ``/metrics`` and the page.
     """
     app = _Application(
         title="samevec", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
@@ -68,13 +83,55 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     app.openapi_version = openapi.OPENAPI_VERSION
     add_routes(app, service)
     _add_status(app, service)
+    metrics = Metrics(service.info, memory=process_memory_bytes)
+    service.observe(metrics)
+    _add_operations(app, service, metrics)
     _add_docs(app)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_exception)
     if api_keys:
         app.add_middleware(_KeyCheck, api_keys=api_keys)
         app.needs_key = True
+    # Whatever is added last is outermost: a refused key is accounted for too, and a browser's question about other
+    # origins, which carries no key, is answered before.
+    routes = [route.path for route in app.routes if isinstance(route, Route)]
+    app.add_middleware(Front, observer=service.observer, clock=service.clock, routes=routes)
+    if service.settings.cors_origins:
+        _allow_origins(app, service.settings.cors_origins)
     return app
+
+
+def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER],
+        expose_headers=[REQUEST_ID_HEADER, "retry-after", TRUNCATED_HEADER],
+    )
+
+
+def _add_operations(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    started_s = time.monotonic()
+
+    @app.get("/metrics", summary="Metrics, in Prometheus's text format", tags=["status"], **openapi.METRICS)
+    async def scrape() -> Response:
+        return Response(metrics.render(), media_type=METRICS_MEDIA_TYPE)
+
+    @app.get(_PAGE_PATH, include_in_schema=False)
+    async def page() -> Response:
+        private_bytes, resident_bytes = process_memory_bytes()
+        facts = PageFacts(
+            info=service.info(),
+            reasons=tuple(service.not_ready_reasons()),
+            private_bytes=private_bytes,
+            resident_bytes=resident_bytes,
+            uptime_s=time.monotonic() - started_s,
+            requests=metrics.requests_by_status(),
+            errors=metrics.errors_by_kind(),
+            now=datetime.now(timezone.utc),
+        )
+        return Response(status_page(facts), media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
@@ -84,10 +141,11 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/ready", summary="Whether requests are served", tags=["status"], **openapi.READY)
     async def ready() -> Response:
-        reasons = service.not_ready_reasons()
+        reasons, states = service.not_ready_reasons(), service.model_states()
         if reasons:
-            return json_response({"status": "not ready", "reasons": reasons}, status=503, headers={"retry-after": "1"})
-        return json_response({"status": "ready", "reasons": []})
+            record = {"status": "not ready", "reasons": reasons, "models": states}
+            return json_response(record, status=503, headers={"retry-after": "1"})
+        return json_response({"status": "ready", "reasons": [], "models": states})
 
     @app.get("/info", summary="What is served, and how", tags=["status"], **openapi.INFO)
     async def info() -> Response:
@@ -138,7 +196,10 @@ class _KeyCheck:
         app = self._app
         if scope["type"] == "http" and not self._is_open(scope["path"]) and not self._is_authorized(scope):
             refusal = UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY")
-            app = error_response(refusal, path_dialect(scope["path"]))
+            response = error_response(refusal, path_dialect(scope["path"]))
+            if scope["path"] == _PAGE_PATH:
+                response.headers["www-authenticate"] = 'Basic realm="samevec: any name, an API key as password"'
+            app = response
         await app(scope, receive, send)
 
     @staticmethod
@@ -148,6 +209,19 @@ class _KeyCheck:
     def _is_authorized(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, token = given.partition(b" ")
+        if scheme.lower() == b"basic" and scope["path"] == _PAGE_PATH:
+            return self._is_key(_password(token))
+        return scheme.lower() == b"bearer" and self._is_key(token.strip())
+
+    def _is_key(self, token: bytes) -> bool:
         # Every key is compared, in time that does not depend on where they differ.
-        matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
-        return scheme.lower() == b"bearer" and any(matches)
+        matches = [hmac.compare_digest(token, key) for key in self._keys]
+        return any(matches)
+
+
+def _password(token: bytes) -> bytes:
+    """Return the password of HTTP Basic credentials; empty, which no key is, when they are none."""
+    try:
+        return base64.b64decode(token.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from samevec.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from samevec.runtime.embedder import Embedder
+    from samevec.runtime.reloadable import Reloadable
     from samevec.runtime.reranker import Reranker
 
 __all__ = ["GateName", "ServedModel", "ServerSettings"]
+
+_ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
 GateName = Literal["passed", "failed", "stale", "missing", "reference"]
 
@@ -32,6 +37,10 @@ class ServedModel:
         has nothing to be compared with.
     artifact_digest, receipt_created_at : str or None
         Shown in ``/info``.
+    bound_to : mapping
+        What the receipt is bound to, shown there too.
+    reloadable : Reloadable or None
+        With it the model may be unloaded while nobody asks; its engine is then the model's.
     """
 
     model: Embedder | Reranker
@@ -40,6 +49,8 @@ class ServedModel:
     gate: GateName = "passed"
     artifact_digest: str | None = None
     receipt_created_at: str | None = None
+    bound_to: Mapping[str, Any] = field(default_factory=dict)
+    reloadable: Reloadable | None = None
 
     @property
     def name(self) -> str:
@@ -81,6 +92,16 @@ class ServerSettings:
     client_timeout_s : float
         How long a client may take to send one request, or to take one answer.
     log_format : {"text", "json"}
+    log_requests : {"none", "errors", "all"}
+        Which requests get a line; ``"errors"`` are those of the server (status 500 and above).
+    tls_cert, tls_key : Path or None
+        PEM files; HTTP over TLS with both.
+    cors_origins : tuple of str
+        Origins whose pages may ask from a browser; none as a rule.
+    otlp_endpoint : str or None
+        Where traces go, such as ``http://127.0.0.1:4318/v1/traces``.
+    idle_unload_s : float
+        Seconds without a request after which a model is unloaded; 0 for never.
     """
 
     host: str = "127.0.0.1"
@@ -97,6 +118,12 @@ class ServerSettings:
     drain_s: float = 30.0
     client_timeout_s: float = 30.0
     log_format: Literal["text", "json"] = "text"
+    log_requests: Literal["none", "errors", "all"] = "errors"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    otlp_endpoint: str | None = None
+    idle_unload_s: float = 0.0
     # Chosen by measurement of nothing yet: a hook's query and a page of short documents are both within it.
     interactive_rows: int = field(default=8, repr=False)
     interactive_tokens: int = field(default=1024, repr=False)
@@ -109,6 +136,13 @@ class ServerSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} {value}: at least 1 is needed")
-        for name in ("drain_s", "client_timeout_s"):
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key: both are needed, or none")
+        if self.tls_cert is not None and self.uds is not None:
+            raise ConfigError("--tls-cert has no use with --uds: nothing leaves this machine there")
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(f"--cors-origin {origin}: one such as https://example.org is needed, without a path")
+        for name in ("drain_s", "client_timeout_s", "idle_unload_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} {getattr(self, name)}: a number of seconds of at least 0 is needed")

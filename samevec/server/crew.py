@@ -7,15 +7,18 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from samevec.runtime.collate import padded_length
+from samevec.server.accounts import BatchAccount
 from samevec.server.microbatch import public_words, run_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from samevec.runtime.rows import TokenRow
+    from samevec.server.accounts import Observer
     from samevec.server.microbatch import GuardedEngine
     from samevec.server.rate import Rate
-    from samevec.server.work_queue import Turn, WorkQueue
+    from samevec.server.work_queue import Batch, Turn, WorkQueue
 
 __all__ = ["Crew"]
 
@@ -40,6 +43,10 @@ class Crew:
         Seconds, monotonic.
     advice : str
         What happens, or is to be done, after a death; the end of the message.
+    observer : Observer
+        Is told of every microbatch that ran to its end.
+    pad_to_multiple : int
+        How runs are padded, for what it is told.
     """
 
     def __init__(
@@ -52,6 +59,8 @@ class Crew:
         rate: Rate,
         clock: Callable[[], float],
         advice: str,
+        observer: Observer,
+        pad_to_multiple: int,
     ) -> None:
         self.queue = queue
         self.advice = advice
@@ -60,6 +69,8 @@ class Crew:
         self._canary = canary
         self._rate = rate
         self._clock = clock
+        self._observer = observer
+        self._pad_to_multiple = pad_to_multiple
         bulk: list[Turn] = ["bulk"] * engine.workers
         turns: list[Turn] = ["interactive", *bulk] if engine.overlapping else ["either"]
         self._threads = [
@@ -103,14 +114,30 @@ class Crew:
     def _main(self, turn: Turn) -> None:
         try:
             while (batch := self.queue.take(turn)) is not None:
-                self._rate.start(self._clock())
-                ran = False
-                try:
-                    ran = run_batch(self._engine, batch, canary=self._canary, name=self._name)
-                finally:
-                    n_tokens = sum(row.n_tokens for row in batch.rows) if ran else 0
-                    self._rate.finish(n_tokens, self._clock())
+                self._run(batch)
                 self.queue.finish(batch)
         except BaseException as error:  # whatever it is: those who wait must hear of it
             _log.exception("%s: a thread of its worker died", self._name)
             self.die(public_words(error))
+
+    def _run(self, batch: Batch) -> None:
+        start_s = self._clock()
+        self._rate.start(start_s)
+        ran = False
+        try:
+            ran = run_batch(self._engine, batch, canary=self._canary, name=self._name)
+        finally:
+            end_s = self._clock()
+            useful_tokens = sum(row.n_tokens for row in batch.rows)
+            self._rate.finish(useful_tokens if ran else 0, end_s)
+        if ran:
+            longest = padded_length(max(row.n_tokens for row in batch.rows), self._pad_to_multiple)
+            self._observer.batch_ended(
+                BatchAccount(
+                    model=self._name,
+                    rows=len(batch.rows),
+                    useful_tokens=useful_tokens,
+                    padded_tokens=len(batch.rows) * longest,
+                    seconds=end_s - start_s,
+                )
+            )

@@ -11,6 +11,7 @@ import orjson
 from fastapi import Response
 
 from samevec.errors import DeadlineExceededError, InputError, SamevecError
+from samevec.server.accounts import CLIENT_GONE, note_error
 from samevec.server.status import BodyTooLargeError, error_body, error_headers, error_status
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ __all__ = ["TIMEOUT_HEADER", "error_response", "json_response", "read_deadline",
 _log = logging.getLogger(__name__)
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-# nginx's number for "the client closed the connection": it stands in logs, nobody receives it.
-_CLIENT_GONE = 499
 
 
 def json_response(record: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -38,7 +37,9 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
     """Return an error in the dialect of its route; what was not foreseen is logged, not told."""
     if not isinstance(error, SamevecError):
         _log.error("unforeseen error in a request", exc_info=error)
-    return json_response(error_body(error, dialect), status=error_status(error).status, headers=error_headers(error))
+    status, kind = error_status(error)
+    note_error(kind)
+    return json_response(error_body(error, dialect), status=status, headers=error_headers(error))
 
 
 async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> Any:
@@ -131,7 +132,7 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, Respon
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        return Response(status_code=_CLIENT_GONE)
+        return Response(status_code=CLIENT_GONE)
     finally:
         for pending in (task, watcher):
             pending.cancel()

@@ -14,7 +14,7 @@ import numpy as np
 from samevec.runtime.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,7 +35,7 @@ class Job:
         Distinct ones.
     members : ndarray of int64
         For every row of the caller, which of `rows` it equals.
-    batch_size, deadline_s, item_field
+    batch_size, deadline_s, item_field, on_start
         See :meth:`samevec.server.worker.Worker.submit`.
     sequence : int
         Ascending in the order of arrival.
@@ -53,6 +53,7 @@ class Job:
     sequence: int = field(default_factory=lambda: next(_sequence))
     future: Future[NDArray[np.float32]] = field(default_factory=Future)
     cancel: CancelToken = field(default_factory=CancelToken)
+    on_start: Callable[[float], None] | None = None
     _outputs: NDArray[np.float32] | None = None
     _n_missing: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -72,6 +73,12 @@ class Job:
         for row, slot in zip(rows, members.tolist(), strict=True):
             distinct.setdefault(slot, row)
         return cls(list(distinct.values()), members, batch_size, deadline_s, item_field)
+
+    def note_start(self, now_s: float) -> None:
+        """Tell whoever asked that a row of it is taken, the first time."""
+        on_start, self.on_start = self.on_start, None
+        if on_start is not None:
+            on_start(now_s)
 
     @property
     def is_dead(self) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from samevec.server.service import Service
 
-__all__ = ["HEALTH", "INFO", "MODELS", "OPENAPI_VERSION", "READY", "add_security", "describe_routes"]
+__all__ = ["HEALTH", "INFO", "METRICS", "MODELS", "OPENAPI_VERSION", "READY", "add_security", "describe_routes"]
 
 OPENAPI_VERSION = "3.0.3"
 
@@ -426,8 +426,12 @@ def _get(description: str, answer: dict[str, Any], *, failures: dict[int, tuple[
 
 _NO_KEY = {401: ("No valid key.", _OPENAI_ERROR)}
 _READINESS = _object(
-    ["status", "reasons"],
-    {"status": {"type": "string", "enum": ["ready", "not ready"]}, "reasons": _list(_TEXT)},
+    ["status", "reasons", "models"],
+    {
+        "status": {"type": "string", "enum": ["ready", "not ready"]},
+        "reasons": _list(_TEXT),
+        "models": {"type": "object", "additionalProperties": {"type": "string", "enum": ["loaded", "unloaded"]}},
+    },
 )
 _LISTED_MODEL = _object(
     ["id", "object", "created", "owned_by"],
@@ -461,6 +465,12 @@ _INFO_ANSWER = {
 HEALTH = _get("The process answers.", _object(["status"], {"status": {"type": "string", "enum": ["ok"]}}))
 READY = _get("Requests are served.", _READINESS, failures={503: ("They are not; reasons says why.", _READINESS)})
 INFO = _get("Models, profiles, receipts, limits and versions.", _INFO_ANSWER, failures=_NO_KEY)
+METRICS: dict[str, Any] = {
+    "responses": {
+        200: {"description": "Every metric, version 0.0.4.", "content": {"text/plain": {"schema": _TEXT}}},
+        401: {"description": "No valid key.", "content": _content(_OPENAI_ERROR)},
+    }
+}
 MODELS = _get(
     "The served models, as OpenAI lists them.",
     _object(["object", "data"], {"object": _LIST_OBJECT, "data": _list(_LISTED_MODEL)}),

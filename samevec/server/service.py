@@ -18,18 +18,21 @@ from samevec.machine import allowed_cpus
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.reranker import Reranker
+from samevec.server.accounts import Observers, Phase, current_account
 from samevec.server.admission import Admission
+from samevec.server.idle import IdleModels
 from samevec.server.lanes import QueueLimits
 from samevec.server.status import UnknownModelError
 from samevec.server.tokens import TokenLists, list_tokens
 from samevec.server.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from samevec.runtime.rows import TokenRow
+    from samevec.server.accounts import Observer
     from samevec.server.config import ServedModel, ServerSettings
     from samevec.server.tokens import Token
 
@@ -173,12 +176,16 @@ class Service:
         self.models = tuple(models)
         self.clock = clock
         self.is_draining = False
+        self._observers: list[Observer] = []
+        self.observer = Observers(self._observers)
         self._workers = {served.name: self._worker(served) for served in self.models}
         self._admission = Admission(
             max_items=settings.max_queue_items,
             max_tokens=settings.max_queue_tokens,
             retry_after_s=self._time_for_tokens,
         )
+        reloadable = {one.name: one.reloadable for one in self.models if one.reloadable is not None}
+        self._idle = IdleModels(reloadable, after_s=settings.idle_unload_s, clock=clock)
         self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
 
     def _worker(self, served: ServedModel) -> Worker:
@@ -192,7 +199,13 @@ class Service:
             interactive_tokens=self.settings.interactive_tokens,
         )
         canary = model.tokenize(["ready"]) if isinstance(model, Embedder) else model.tokenize([("ready", "ready")])
-        return Worker(model.name, served.model.engine, limits, canary=canary[0], clock=self.clock)
+        return Worker(
+            model.name, served.model.engine, limits, canary=canary[0], clock=self.clock, observer=self.observer
+        )
+
+    def observe(self, observer: Observer) -> None:
+        """Let someone be told of requests and microbatches; before :meth:`start`."""
+        self._observers.append(observer)
 
     def _budget_tokens(self, served: ServedModel) -> int:
         """Return the padded tokens of one microbatch: the bulk runners of all models share the process's budget."""
@@ -249,7 +262,15 @@ class Service:
         for name, worker in self._workers.items():
             if not worker.is_alive:
                 reasons.append(worker.failure or f"{name}: its worker is not running")
-        return reasons
+        return reasons + self._idle.failures
+
+    def unload_idle(self) -> list[str]:
+        """Unload the models that nobody has asked for long enough; return their names. Call it now and then."""
+        return self._idle.unload_due()
+
+    def model_states(self) -> dict[str, str]:
+        """Return for each model ``"loaded"``, or ``"unloaded"`` when the next request loads it first."""
+        return {served.name: self._idle.state(served.name) for served in self.models}
 
     def embedders(self) -> list[ServedModel]:
         """Return the embedders, in the order served."""
@@ -340,8 +361,10 @@ class Service:
                 served.model.tokenizer, work.texts, prompt=prompt, add_special_tokens=work.add_special_tokens
             )
 
+        account = current_account()
+        account.model, account.items = served.name, len(work.texts)
         self._require_open(served)
-        with self._admission.admit(len(work.texts)):
+        with self._admission.admit(len(work.texts)), self._phase("tokenise"):
             return TokenLists(served.name, await self._before(work.deadline_s, self._tokenize(tokenize, work)))
 
     def _require_open(self, served: ServedModel) -> None:
@@ -353,17 +376,52 @@ class Service:
     async def _compute(
         self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
     ) -> _Computed:
+        account = current_account()
+        account.model, account.items = served.name, n_items
         self._require_open(served)
         with self._admission.admit(n_items) as ticket:
-            rows = await self._before(work.deadline_s, self._tokenize(tokenize, work))
+            with self._phase("tokenise"):
+                rows = await self._before(work.deadline_s, self._tokenize(tokenize, work))
             n_tokens = sum(row.n_tokens for row in rows)
+            cut = tuple((i, row.cut_tokens) for i, row in enumerate(rows) if row.cut_tokens)
+            account.tokens, account.cut_items = n_tokens, len(cut)
+            account.cut_tokens = sum(n for _, n in cut)
             ticket.add_tokens(n_tokens)
-            future = self._workers[served.name].submit(
-                rows, batch_size=work.batch_size, deadline_s=work.deadline_s, field=work.field
-            )
-            raw = await self._before(work.deadline_s, asyncio.wrap_future(future))
-        cut = tuple((i, row.cut_tokens) for i, row in enumerate(rows) if row.cut_tokens)
+            raw = await self._before(work.deadline_s, self._run(served, rows, work))
         return _Computed(raw, n_tokens, cut)
+
+    async def _run(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
+        """Wait for a model's worker, and note how long the rows were queued and run."""
+        async with self._idle.using(served.name):
+            return await self._run_loaded(served, rows, work)
+
+    async def _run_loaded(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
+        started_s: list[float] = []
+        queued_s = self.clock()
+        future = self._workers[served.name].submit(
+            rows,
+            batch_size=work.batch_size,
+            deadline_s=work.deadline_s,
+            field=work.field,
+            on_start=started_s.append,
+        )
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            end_s = self.clock()
+            split_s = started_s[0] if started_s else end_s
+            phases = current_account().phases
+            phases.append(Phase("queue", queued_s, split_s))
+            if started_s:
+                phases.append(Phase("run", split_s, end_s))
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        start_s = self.clock()
+        try:
+            yield
+        finally:
+            current_account().phases.append(Phase(name, start_s, self.clock()))
 
     async def _tokenize(self, tokenize: Callable[[], _Tokenized], work: _AnyWork) -> _Tokenized:
         if _n_characters(work) <= _INLINE_CHARACTERS:
@@ -408,7 +466,12 @@ class Service:
             "backend": served.backend,
             "profile": served.profile,
             "provider": model.engine.session.provider,
-            "receipt": {"state": served.gate, "created_at": served.receipt_created_at},
+            "state": self._idle.state(served.name),
+            "receipt": {
+                "state": served.gate,
+                "created_at": served.receipt_created_at,
+                "bound_to": dict(served.bound_to),
+            },
             "artifact": served.artifact_digest,
             "max_tokens": model.max_tokens,
             "max_rows": model.engine.max_rows,

@@ -8,11 +8,13 @@ import logging
 import select
 import struct
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from samevec.errors import SamevecError
+from samevec.server.accounts import CLIENT_GONE, RequestAccount, observed
 from samevec.server.answers import encode_array
 from samevec.server.endpoints import BACKLOG
 from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
@@ -44,6 +46,10 @@ _HANGUP_INTERVAL_S = 0.2
 # A client that is still writing an oversized frame reads our answer only after that: so much is read and thrown away.
 _LINGER_S = 3.0
 _LINGER_BYTES = 64 << 20
+
+
+# What accounts call the requests.
+_ROUTES = {PingFrame: "socket/ping", EmbedFrame: "socket/embed", RerankFrame: "socket/rerank"}
 
 
 class _FrameError(Exception):
@@ -164,16 +170,25 @@ class FrameServer:
 
     async def _answer(self, body: Any, writer: asyncio.StreamWriter) -> dict[str, Any] | None:
         """Return the answer to one request, or None when the client has gone."""
-        try:
-            request = parse_frame(body, max_items=self._service.settings.max_batch_items)
-            if isinstance(request, PingFrame):
-                return {"ok": True}
-            work = self._embed(request) if isinstance(request, EmbedFrame) else self._rerank(request)
-            return await _unless_hung_up(writer, work)
-        except Exception as error:
-            if not isinstance(error, SamevecError):
-                _log.exception("unforeseen error in a socket request")
-            return _error_record(error_status(error).kind, public_message(error))
+        account = RequestAccount(route="socket/other", request_id=uuid.uuid4().hex)
+        with observed(account, self._service.observer, clock=self._service.clock):
+            try:
+                answer = await self._compute(body, writer, account)
+            except Exception as error:
+                if not isinstance(error, SamevecError):
+                    _log.exception("unforeseen error in a socket request")
+                account.status, account.error = error_status(error)
+                return _error_record(account.error, public_message(error))
+            account.status, account.error = (200, None) if answer is not None else (CLIENT_GONE, "client_gone")
+            return answer
+
+    async def _compute(self, body: Any, writer: asyncio.StreamWriter, account: RequestAccount) -> dict[str, Any] | None:
+        request = parse_frame(body, max_items=self._service.settings.max_batch_items)
+        account.route = _ROUTES[type(request)]
+        if isinstance(request, PingFrame):
+            return {"ok": True}
+        work = self._embed(request) if isinstance(request, EmbedFrame) else self._rerank(request)
+        return await _unless_hung_up(writer, work)
 
     async def _embed(self, request: EmbedFrame) -> dict[str, Any]:
         target = resolve_tier(request.tier, self._service.embedders())

@@ -121,6 +121,8 @@ class WorkQueue:
                 if is_bulk is not None:
                     batch = self._pop(is_bulk=is_bulk)
                     self._running.add(batch)
+                    for row in batch.rows:
+                        row.job.note_start(self._clock())
                     return batch
                 self._changed.wait()
 

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from samevec.errors import NotReadyError
+from samevec.server.accounts import Observers
 from samevec.server.crew import Crew
 from samevec.server.jobs import Job
 from samevec.server.microbatch import compute_canary, public_words
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.rows import TokenRow
+    from samevec.server.accounts import Observer
     from samevec.server.lanes import QueueLimits
     from samevec.server.microbatch import GuardedEngine
 
@@ -57,6 +59,8 @@ class Worker:
         Seconds, monotonic; deadlines are in its time.
     watch_s : float
         Longest time in which a lost thread goes unnoticed.
+    observer : Observer
+        Is told of microbatches; nobody when not given.
 
     Attributes
     ----------
@@ -73,6 +77,7 @@ class Worker:
         canary: TokenRow,
         clock: Callable[[], float] = time.monotonic,
         watch_s: float = _WATCH_S,
+        observer: Observer | None = None,
     ) -> None:
         self._name = name
         self._engine = engine
@@ -80,6 +85,7 @@ class Worker:
         self._canary = canary
         self._clock = clock
         self._watch_s = watch_s
+        self._observer = observer or Observers()
         self._lock = threading.Lock()
         self._rate = Rate()
         self._stopping = False
@@ -145,7 +151,13 @@ class Worker:
             self._supervisor.join(timeout_s)
 
     def submit(
-        self, rows: Sequence[TokenRow], *, batch_size: int | None, deadline_s: float | None, field: str
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None,
+        deadline_s: float | None,
+        field: str,
+        on_start: Callable[[float], None] | None = None,
     ) -> Future[NDArray[np.float32]]:
         """Queue the rows of one request.
 
@@ -159,6 +171,8 @@ class Worker:
             In the time of `clock`.
         field : str
             What the caller calls its items, for messages.
+        on_start : callable, optional
+            Given the time when the first microbatch with a row of it is taken; quick, and called under a lock.
 
         Returns
         -------
@@ -173,6 +187,7 @@ class Worker:
         if self._final_failure is not None:
             raise NotReadyError(self._final_failure)
         job = Job.of(rows, batch_size=batch_size, deadline_s=deadline_s, item_field=field)
+        job.on_start = on_start
         self._crew.queue.add(job)
         return job.future
 
@@ -191,6 +206,8 @@ class Worker:
             rate=self._rate,
             clock=self._clock,
             advice=advice,
+            observer=self._observer,
+            pad_to_multiple=self._limits.pad_to_multiple,
         )
 
     # The rest runs in the supervisor's thread.

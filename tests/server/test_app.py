@@ -251,7 +251,11 @@ def test_tokenising_a_huge_text_does_not_stop_the_loop(monkeypatch: pytest.Monke
 
 def test_readiness_follows_gate_worker_and_drain() -> None:
     with in_process() as server:
-        assert server.ask("GET", "/ready").json() == {"status": "ready", "reasons": []}
+        assert server.ask("GET", "/ready").json() == {
+            "status": "ready",
+            "reasons": [],
+            "models": {EMBEDDER: "loaded", RERANKER: "loaded"},
+        }
         server.service.begin_drain()
         answer = server.ask("GET", "/ready")
         assert (answer.status_code, answer.json()["reasons"]) == (503, ["shutting down"])
@@ -318,7 +322,7 @@ def test_info_and_models() -> None:
         assert [model["name"] for model in info["models"]] == [EMBEDDER, RERANKER]
         first = info["models"][0]
         assert first["provider"] == "FakeExecutionProvider"
-        assert first["receipt"] == {"state": "passed", "created_at": None}
+        assert first["receipt"] == {"state": "passed", "created_at": None, "bound_to": {}}
         assert (first["backend"], first["profile"]) == ("onnx", "cpu")
         assert (first["dimensions"], first["min_dimensions"], first["max_tokens"]) == (384, 32, 2048)
         assert first["prompts"] == ["document", "query"]
