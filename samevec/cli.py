@@ -15,6 +15,7 @@ from rich.console import Console
 
 from samevec._version import __version__
 from samevec.commands import Commands
+from samevec.config_file import read_config
 from samevec.errors import ConfigError, SamevecError, exit_code
 from samevec.lock import load_lock
 from samevec.runtime.profiles import PROFILES
@@ -101,6 +102,19 @@ def _from_option(function: _F) -> _F:
 
 def _json_option(function: _F) -> _F:
     return option("--json", "as_json", is_flag=True, help="Print one JSON document instead of words.")(function)
+
+
+def _config_option(function: _F) -> _F:
+    help_text = "TOML file of these flags; flags and variables go before it."
+    kind = _PathType(dir_okay=False)
+    settings = {"is_eager": True, "expose_value": False, "callback": _take_config}
+    return option("--config", type=kind, metavar="FILE", help=help_text, **settings)(function)
+
+
+def _take_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    if path is not None:
+        options = [one for one in context.command.params if isinstance(one, click.Option) and one is not parameter]
+        context.default_map = read_config(path, options)
 
 
 def _entries(lock: Lock, names: Sequence[str]) -> list[LockedModel]:
@@ -260,7 +274,14 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 @option("--token-budget", type=click.IntRange(min=1), help="Padded tokens of one microbatch.  [default: by workers]")
 @option("--max-queue", type=click.IntRange(min=1), default=8192, help="Most texts or pairs accepted and unfinished.")
 @option("--drain-s", type=click.FloatRange(min=0), default=30.0, help="Seconds for accepted work after SIGTERM.")
+@option("--log-requests", type=click.Choice(["none", "errors", "all"]), default="errors", help="A line each for these.")
+@option("--tls-cert", type=_PathType(dir_okay=False), metavar="FILE", help="Certificate chain, PEM: HTTP over TLS.")
+@option("--tls-key", type=_PathType(dir_okay=False), metavar="FILE", help="Its key, PEM, without a password.")
+@option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages of it may ask; may be repeated.")
+@option("--otlp-endpoint", metavar="URL", help="Send traces there, as OTLP over HTTP; needs the extra otel.")
+@option("--idle-unload-s", type=click.FloatRange(min=0), default=0.0, help="Unload a model not used so long; 0: never.")
 @option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Of the log on standard error.")
+@_config_option
 @option("--prove", "prove_first", is_flag=True, help="Run the parity gate first where it has not passed.")
 def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flags: Any) -> int:
     """Serve exported models over HTTP and Unix sockets; refuses what was not proved here (exit 3)."""
@@ -280,10 +301,13 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
 @_profile_option
 @_lock_option
 @_home_option
+@option("--url", default="http://127.0.0.1:8765", help="Of a running server, shown too where one answers.")
+@option("--api-key-file", type=_PathType(), help="Its first key is sent to that server.")
 @_json_option
-def status(**flags: Any) -> int:
-    """Show artifacts, receipts and sizes, and what would be served."""
+def status(url: str, api_key_file: Path | None, **flags: Any) -> int:
+    """Show artifacts, receipts and sizes, what would be served, and the running server."""
     from samevec.report import model_reports, report_lines, report_table  # noqa: PLC0415
+    from samevec.running import running_lines  # noqa: PLC0415
 
     request = _Request(**flags)
     reports = model_reports(
@@ -295,7 +319,7 @@ def status(**flags: Any) -> int:
     console = Console()
     # Columns are never cut where a program reads them.
     console.print(report_table(reports), width=console.width if console.is_terminal else _PIPE_WIDTH)
-    click.echo("\n".join(["", *report_lines(reports)]))
+    click.echo("\n".join(["", *report_lines(reports), *running_lines(url, api_key_file)]))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -13,14 +13,17 @@ from samevec.load import open_candidate, open_proved, require_open_gate, state_o
 from samevec.prove import prove
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
+from samevec.runtime.reloadable import Reloadable
 from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import read_api_keys, reserve_endpoints, run_server
+from samevec.server.serve import read_api_keys, require_tls, reserve_endpoints, run_server
+from samevec.server.tracing import require_otel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from samevec.commands import Commands
+    from samevec.load import Candidate
     from samevec.lock import Lock, LockedModel
     from samevec.progress import Progress
 
@@ -50,6 +53,12 @@ class ServePlan:
     max_queue: int = 8192
     drain_s: float = 30.0
     log_format: Literal["text", "json"] = "text"
+    log_requests: Literal["none", "errors", "all"] = "errors"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    otlp_endpoint: str | None = None
+    idle_unload_s: float = 0.0
 
     def server_settings(self) -> ServerSettings:
         """Return the part the server needs."""
@@ -64,6 +73,12 @@ class ServePlan:
             max_queue_items=self.max_queue,
             drain_s=self.drain_s,
             log_format=self.log_format,
+            log_requests=self.log_requests,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            cors_origins=self.cors_origins,
+            otlp_endpoint=self.otlp_endpoint,
+            idle_unload_s=self.idle_unload_s,
         )
 
 
@@ -91,6 +106,9 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     settings = plan.server_settings()
     # A key file that cannot be used and a busy port are found before gigabytes are read.
     read_api_keys(settings.api_key_file)
+    require_tls(settings)
+    if settings.otlp_endpoint is not None:
+        require_otel()
     endpoints = reserve_endpoints(settings)
     previous = signal.signal(signal.SIGTERM, _stop_before_ready)  # the server sets its own when it runs
     try:
@@ -154,23 +172,34 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
     if plan.backend == "torch":
         return _load_torch(entry, plan, progress)
     with progress.step(f"load {entry.name}"):
-        candidate = open_proved(
-            entry,
-            tolerance=plan.lock.tolerance,
-            profile=plan.profile,
-            home=plan.home,
-            commands=plan.commands,
-            token_budget=plan.token_budget,
-            workers=plan.workers,
-        )
+        candidate = _open(entry, plan)
     receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
+    model, reloadable = candidate.model, None
+    if plan.idle_unload_s:
+        reloadable = Reloadable(model.engine, lambda: _open(entry, plan).model.engine)
+        model = replace(model, engine=reloadable.engine)
     return ServedModel(
-        model=candidate.model,
+        model=model,
         profile=plan.profile,
         backend="onnx",
         gate="passed",
         artifact_digest=candidate.artifact.digest,
         receipt_created_at=None if receipt is None else receipt.created_at,
+        bound_to={} if receipt is None else receipt.binding.to_dict(),
+        reloadable=reloadable,
+    )
+
+
+def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
+    """Open a model behind its gate, every file verified: at start, and whenever it was unloaded meanwhile."""
+    return open_proved(
+        entry,
+        tolerance=plan.lock.tolerance,
+        profile=plan.profile,
+        home=plan.home,
+        commands=plan.commands,
+        token_budget=plan.token_budget,
+        workers=plan.workers,
     )
 
 

@@ -46,7 +46,7 @@ def configure_logging(log_format: Literal["text", "json"]) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    _requests.setLevel(logging.INFO)
+    logging.getLogger("samevec").setLevel(logging.INFO)
 
 
 class RequestLog:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -20,8 +21,10 @@ from samevec.errors import ConfigError
 from samevec.server.app import create_app
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
+from samevec.server.log import RequestLog, configure_logging
 from samevec.server.service import Service
 from samevec.server.socket_protocol import FrameServer
+from samevec.server.tracing import otlp_traces
 from samevec.server.truememory import reserve_truememory
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ __all__ = [
     "ServedModel",
     "ServerSettings",
     "read_api_keys",
+    "require_tls",
     "reserve_endpoints",
     "run_server",
     "running_server",
@@ -40,20 +44,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-
-class _JsonFormatter(logging.Formatter):
-    """One JSON object a line, for log collectors."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": record.created,
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps(line).decode()
+# How often idle models are looked for: unloading may come so much late.
+_LOOK_IDLE_S = 5.0
 
 
 class _HttpServer(uvicorn.Server):
@@ -90,7 +82,8 @@ def reserve_endpoints(settings: ServerSettings) -> Endpoints:
     """
     if settings.uds is None:
         http = bind_tcp(settings.host, settings.port)
-        endpoints = Endpoints(http, http_url(http, settings.host))
+        url = http_url(http, settings.host)
+        endpoints = Endpoints(http, url if settings.tls_cert is None else url.replace("http:", "https:", 1))
         endpoints.add_cleanup(http.close)
     else:
         unix = bind_unix(settings.uds)
@@ -135,8 +128,9 @@ def run_server(models: Sequence[ServedModel], settings: ServerSettings, endpoint
     Call it in the main thread. A second signal ends the process at once.
     """
     api_keys = read_api_keys(settings.api_key_file)
+    require_tls(settings)
     with reserve_endpoints(settings) if endpoints is None else endpoints as held:
-        _configure_logging(settings.log_format)
+        configure_logging(settings.log_format)
         run = _Run(
             models=models,
             settings=settings,
@@ -173,6 +167,7 @@ def running_server(models: Sequence[ServedModel], settings: ServerSettings) -> I
         As :func:`run_server`.
     """
     api_keys = read_api_keys(settings.api_key_file)
+    require_tls(settings)
     with reserve_endpoints(settings) as endpoints:
         changed = threading.Condition()
         state: dict[str, Any] = {}
@@ -238,6 +233,10 @@ class _Run:
         stop = asyncio.Event()
         self.watch(stop)
         service = Service(self.models, self.settings)
+        service.observe(RequestLog(self.settings.log_requests))
+        traces = None if self.settings.otlp_endpoint is None else otlp_traces(self.settings.otlp_endpoint)
+        if traces is not None:
+            service.observe(traces)
         frames = FrameServer(service, client_timeout_s=self.settings.client_timeout_s)
         http = _http_server(service, self.settings, self.api_keys)
         try:
@@ -249,11 +248,22 @@ class _Run:
             if running.done():
                 running.result()
             self.on_ready()
+            unloading = asyncio.ensure_future(_unload_idle(service, self.settings.idle_unload_s))
             await _wait_any(asyncio.ensure_future(stop.wait()), running)
+            unloading.cancel()
             await _drain(service, frames, http, running, self.settings.drain_s)
         finally:
             service.stop(timeout_s=1.0)
+            if traces is not None:
+                traces.end()
         return not service.is_held_up
+
+
+async def _unload_idle(service: Service, after_s: float) -> None:
+    """Look now and then for models that nobody has asked for; for ever."""
+    while after_s:
+        await asyncio.sleep(min(_LOOK_IDLE_S, after_s))
+        service.unload_idle()
 
 
 def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:
@@ -268,6 +278,8 @@ def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
     return _HttpServer(config)
 
@@ -335,17 +347,6 @@ def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequenc
     sys.stdout.flush()
 
 
-def _configure_logging(log_format: str) -> None:
-    handler = logging.StreamHandler()
-    if log_format == "json":
-        handler.setFormatter(_JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("samevec: %(levelname)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-
-
 def read_api_keys(path: Path | None) -> tuple[str, ...]:
     """Return the keys in a file, one a line; none without a file.
 
@@ -363,3 +364,20 @@ def read_api_keys(path: Path | None) -> tuple[str, ...]:
     if not keys:
         raise ConfigError(f"--api-key-file {path}: holds no key")
     return keys
+
+
+def require_tls(settings: ServerSettings) -> None:
+    """Refuse certificate files that cannot be used, before anything is loaded.
+
+    Raises
+    ------
+    ConfigError
+        One cannot be read, is not PEM, or the key is of another certificate.
+    """
+    if settings.tls_cert is None or settings.tls_key is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:  # SSLError is one
+        names = f"--tls-cert {settings.tls_cert}, --tls-key {settings.tls_key}"
+        raise ConfigError(f"{names}: cannot be used: {error}") from error

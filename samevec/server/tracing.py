@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from samevec.server.accounts import BatchAccount, RequestAccount
 
-__all__ = ["Traces", "otlp_traces", "traceparent_context"]
+__all__ = ["Traces", "otlp_traces", "require_otel", "traceparent_context"]
+
+_MODULES = ("sdk.resources", "sdk.trace", "sdk.trace.export", "exporter.otlp.proto.http.trace_exporter")
 
 
 class Traces:
@@ -98,13 +100,7 @@ def otlp_traces(endpoint: str, *, clock: Callable[[], float] = time.monotonic) -
     ConfigError
         The extra is not installed.
     """
-    try:
-        resources = importlib.import_module("opentelemetry.sdk.resources")
-        sdk = importlib.import_module("opentelemetry.sdk.trace")
-        export = importlib.import_module("opentelemetry.sdk.trace.export")
-        otlp = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-    except ImportError as error:
-        raise ConfigError("--otlp-endpoint needs: pip install 'samevec[otel]'") from error
+    resources, sdk, export, otlp = require_otel()
     provider = sdk.TracerProvider(
         resource=resources.Resource.create({"service.name": "samevec", "service.version": __version__}),
         shutdown_on_exit=False,
@@ -113,6 +109,20 @@ def otlp_traces(endpoint: str, *, clock: Callable[[], float] = time.monotonic) -
     return Traces(
         provider.get_tracer("samevec", __version__), context_of=traceparent_context, end=provider.shutdown, clock=clock
     )
+
+
+def require_otel() -> list[Any]:
+    """Return the modules that send traces.
+
+    Raises
+    ------
+    ConfigError
+        The extra is not installed.
+    """
+    try:
+        return [importlib.import_module(f"opentelemetry.{name}") for name in _MODULES]
+    except ImportError as error:
+        raise ConfigError("--otlp-endpoint needs: pip install 'samevec[otel]'") from error
 
 
 def traceparent_context(traceparent: str | None) -> Any:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def main() -> int:
     options = json.loads(sys.argv[1])
-    for name in ("uds", "socket", "api_key_file"):
+    for name in ("uds", "socket", "api_key_file", "tls_cert", "tls_key"):
         if options.get(name):
             options[name] = Path(options[name])
     script = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
