@@ -61,7 +61,7 @@ def _csp_hash(content: str) -> str:
 PAGE_HEADERS = {
     "content-security-policy": (
         f"default-src 'none'; style-src {_csp_hash(_STYLE)}; script-src {_csp_hash(_SCRIPT)}; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
