@@ -32,6 +32,11 @@ class CostModel:
         Attention: of one row, times the square of its padded length.
     bytes_per_token : int
         Memory a run takes beside the weights, by padded token; 0 where it is not known.
+    full_tokens : int or None
+        Padded tokens at which a run is as fast a token as it gets; larger ones only take longer, and memory. None where
+        the largest run is the fastest.
+    beyond_full_s : float
+        What every padded token beyond `full_tokens` costs in addition.
     """
 
     per_run_s: float
@@ -39,6 +44,8 @@ class CostModel:
     per_token_s: float
     per_token_squared_s: float
     bytes_per_token: int = 0
+    full_tokens: int | None = None
+    beyond_full_s: float = 0.0
 
     def run_s(self, n_rows: Any, n_tokens: Any) -> Any:
         """Return the seconds of a run.
@@ -51,10 +58,13 @@ class CostModel:
         Returns
         -------
         float or ndarray of float64
-            ``per_run + max(stream, per_token * rows * tokens) + per_token_squared * rows * tokens**2``.
+            ``per_run + max(stream, per_token * rows * tokens) + per_token_squared * rows * tokens**2``, and
+            ``beyond_full * (rows * tokens - full)`` where that is positive.
         """
         padded = np.multiply(n_rows, n_tokens)
         linear_s = np.maximum(self.stream_s, self.per_token_s * padded)
+        if self.full_tokens is not None:
+            linear_s = linear_s + self.beyond_full_s * np.maximum(padded - self.full_tokens, 0)
         return self.per_run_s + linear_s + self.per_token_squared_s * padded * n_tokens
 
 
@@ -63,13 +73,27 @@ class CostModel:
 #: ceiling, 0.88 and 0.22 GFLOP a token at 450 GFLOP/s, would be 1.96 and 0.49 ms.) `per_run_s + stream_s` is what a
 #: query of 16 tokens takes, 79 to 84 and 27 ms; of that, streaming 1.76 and 0.44 GB at 25 GB/s explains up to 70 and
 #: 17 ms, and some of it overlaps with the arithmetic of longer runs but never all.
+#: Beyond 800 tokens a run loses to its own activations (two side by side, S = 200, tokens/s at 800, 1,600 and 3,200
+#: padded tokens: embedder 431, 408, 368; reranker 1,702, 1,543, 1,440; 704 x 1, 2, 5: 1,557, 1,459, 1,268).
 COSTS: Mapping[str, CostModel] = MappingProxyType(
     {
         "embed": CostModel(
-            per_run_s=0.020, stream_s=0.060, per_token_s=2.1e-3, per_token_squared_s=3.5e-7, bytes_per_token=71_000
+            per_run_s=0.020,
+            stream_s=0.060,
+            per_token_s=2.1e-3,
+            per_token_squared_s=3.5e-7,
+            bytes_per_token=71_000,
+            full_tokens=800,
+            beyond_full_s=0.4e-3,
         ),
         "rerank": CostModel(
-            per_run_s=0.008, stream_s=0.018, per_token_s=0.62e-3, per_token_squared_s=0.95e-7, bytes_per_token=72_000
+            per_run_s=0.008,
+            stream_s=0.018,
+            per_token_s=0.62e-3,
+            per_token_squared_s=0.95e-7,
+            bytes_per_token=72_000,
+            full_tokens=800,
+            beyond_full_s=0.13e-3,
         ),
     }
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,10 @@ class Limits:
         """Return how many rows fit a run whose longest row has so many tokens, at least 1."""
         fitting = np.minimum(self.token_budget // np.maximum(longest, 1), self.max_rows)
         return np.asarray(np.maximum(fitting, 1), dtype=np.int64)
+
+    def up_to(self, full_tokens: int | None) -> Limits:
+        """Return limits under which a run of equal rows is no larger than it pays to be."""
+        return self if full_tokens is None else replace(self, token_budget=min(self.token_budget, full_tokens))
 
     def width(self, longest: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the padded length of a run."""
@@ -116,23 +120,25 @@ def cut_cheapest(descending: NDArray[np.int64], limits: Limits, cost: CostModel)
     -----
     A dynamic programme from the shortest row to the longest: the best cut of what follows row i is known for every
     later row, so a run that starts at i is tried at every size the limits allow. O(n x max_rows) at first, but of many
-    equal lengths only a few runs' worth is searched, the others being full runs of their own: a million lengths are a
-    few ten thousand rows of search. Within a group of equal lengths that is exact as long as splitting rows evenly over
-    three runs leaves none below `stream_s`; the comparison with the greedy cut covers what is left.
+    equal lengths only a few runs' worth is searched, the others being full runs of their own (full by the limits, or by
+    the cost's `full_tokens`): a million lengths are a few ten thousand rows of search. Within a group of equal lengths
+    that is exact as long as splitting rows evenly over three runs leaves none below `stream_s` and runs gain nothing
+    beyond `full_tokens`; the comparison with the greedy cut covers what is left.
     """
     if not descending.size:
         return []
     groups = _Groups.of(descending, limits)
-    n_set_aside = np.maximum(groups.counts // groups.caps - _OPEN_RUNS, 0)
-    searched = np.repeat(np.arange(groups.counts.size), groups.counts - n_set_aside * groups.caps)
+    full = limits.up_to(cost.full_tokens).rows_at(groups.lengths)
+    n_set_aside = np.maximum(groups.counts // full - _OPEN_RUNS, 0)
+    searched = np.repeat(np.arange(groups.counts.size), groups.counts - n_set_aside * full)
     steps = _search(searched, groups, limits, cost)
     sizes: list[int] = []
-    set_aside, caps, members = n_set_aside.tolist(), groups.caps.tolist(), searched.tolist()
+    set_aside, full_rows, members = n_set_aside.tolist(), full.tolist(), searched.tolist()
     i = 0
     while i < len(members):
         group = members[i]
         if set_aside[group]:  # the first run that starts in the group: its full runs go before
-            sizes += [caps[group]] * set_aside[group]
+            sizes += [full_rows[group]] * set_aside[group]
             set_aside[group] = 0
         sizes.append(steps[i])
         i += steps[i]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -144,7 +145,23 @@ def test_a_hundred_thousand_lengths_are_planned() -> None:
 
 def test_a_hundred_thousand_equal_lengths_are_full_runs() -> None:
     steps = plan([64] * 100_000, token_budget=4096, max_rows=32, cost=COSTS["embed"])
+    assert set(row_counts(steps)[:-4]) == {12}  # 768 tokens: beyond 800 a run only gets slower
+    without = replace(COSTS["embed"], full_tokens=None)
+    steps = plan([64] * 100_000, token_budget=4096, max_rows=32, cost=without)
     assert row_counts(steps) == [32] * (100_000 // 32)
+
+
+def test_beyond_full_tokens_a_run_costs_more_a_token() -> None:
+    cost = CostModel(
+        per_run_s=1.0, stream_s=0.0, per_token_s=2.0, per_token_squared_s=0.0, full_tokens=100, beyond_full_s=0.5
+    )
+    assert cost.run_s(np.array([1, 2, 3]), 50).tolist() == [101.0, 201.0, 326.0]
+
+
+def test_long_rows_run_in_small_numbers_where_larger_runs_are_slower() -> None:
+    steps = plan([704] * 40, token_budget=4096, max_rows=64, cost=COSTS["rerank"], pad_to_multiple=4)
+    assert max(row_counts(steps)) == 1
+    assert max(row_counts(plan([704] * 40, token_budget=4096, max_rows=64))) == 5
 
 
 def test_an_engine_plans_by_cost_unless_the_caller_names_a_size() -> None:
