@@ -109,7 +109,8 @@ def gate(task: str, wrong: Wrong | None = None, *, profile: Profile = EXACT, **o
 
 
 @pytest.mark.parametrize(
-    ("task", "levels"), [("embed", {"ids", "raw", "normalised", "prefix_256", "truncated_256"}), ("rerank", {"ids", "logits", "scores"})]
+    ("task", "levels"),
+    [("embed", {"ids", "raw", "normalised", "prefix_256", "truncated_256"}), ("rerank", {"ids", "logits", "scores"})],
 )
 def test_an_equal_candidate_passes(task: str, levels: set[str]) -> None:
     verdict = gate(task)
