@@ -90,11 +90,10 @@ def test_captured_ids_are_the_pinned_tokenizers(
     raw.no_padding()
     n_checked = 0
     for case, row in zip(cases.cases, rows, strict=True):
-        raw.no_truncation()
-        if case.max_tokens is not None:
-            raw.enable_truncation(case.max_tokens)
-            assert len(row.ids) <= case.max_tokens
-            n_checked += 1
+        most_tokens = case.max_tokens or model.entry.max_tokens  # the longest case exceeds the toy's own limit
+        raw.enable_truncation(most_tokens)
+        assert len(row.ids) <= most_tokens
+        n_checked += case.max_tokens is not None
         prompt = model.entry.prompts.get(getattr(case, "prompt", None) or "", "")
         text = getattr(case, "text", None)
         pair: Any = case
