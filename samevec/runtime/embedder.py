@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
     from samevec.runtime.cancel import CancelToken
-    from samevec.runtime.engine import Engine, Outcome, RunRecorder
+    from samevec.runtime.engine import Engine, RunRecorder
     from samevec.runtime.plan import Policy
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.tokenization import Tokenizer
@@ -179,12 +179,6 @@ class Embedder:
     def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Return raw pooled vectors of rows computed in one session run."""
         return self.engine.run_microbatch(rows, cancel=cancel)
-
-    def run_guarded(
-        self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None, bulk: bool = False
-    ) -> Outcome:
-        """Run a microbatch within the memory there is, see :meth:`samevec.runtime.engine.Engine.run_guarded`."""
-        return self.engine.run_guarded(rows, cancel=cancel, bulk=bulk)
 
     def finish(
         self,

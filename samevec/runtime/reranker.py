@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
     from samevec.runtime.cancel import CancelToken
-    from samevec.runtime.engine import Engine, Outcome, RunRecorder
+    from samevec.runtime.engine import Engine, RunRecorder
     from samevec.runtime.plan import Policy
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.tokenization import Tokenizer
@@ -188,12 +188,6 @@ class Reranker:
     def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Return logits of rows computed in one session run."""
         return self.engine.run_microbatch(rows, cancel=cancel)
-
-    def run_guarded(
-        self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None, bulk: bool = False
-    ) -> Outcome:
-        """Run a microbatch within the memory there is, see :meth:`samevec.runtime.engine.Engine.run_guarded`."""
-        return self.engine.run_guarded(rows, cancel=cancel, bulk=bulk)
 
     def finish(self, logits: NDArray[np.float32], *, raw: bool = False) -> NDArray[np.float32]:
         """Turn logits of shape (n_rows, 1) into scores of shape (n_rows,)."""
