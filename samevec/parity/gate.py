@@ -80,7 +80,8 @@ def run_gate(
     tolerance : Tolerance
         The lock's.
     profile : Profile
-        Says whether a text's bits may depend on its neighbours.
+        Names the provider that the model's session must compute with, and says whether a text's bits may depend on its
+        neighbours.
     case_set : CaseSet, optional
         The built-in one if not given.
     repeats : int, optional
@@ -145,6 +146,7 @@ def run_gate(
         cells=tuple(cells),
         runs=tuple(runs),
         failures=(
+            *_provider_failures(model, profile),
             *cell_failures(cells),
             *(problem for run in runs for problem in run.problems),
             *(rankings.failures if rankings else ()),
@@ -169,6 +171,17 @@ def _require_same_subject(model: Embedder | Reranker, reference: Reference, case
         raise ReferenceMissingError(f"{model.name}: the reference was captured for another lock entry", fix=fix)
     if reference.case_set_digest != cases.digest or len(reference) != len(cases):
         raise ReferenceMissingError(f"{model.name}: the reference was captured for another case set", fix=fix)
+
+
+def _provider_failures(model: Embedder | Reranker, profile: Profile) -> tuple[str, ...]:
+    """Compare what the session says it computes with; its values may be right and the receipt would be about another.
+
+    PyTorch itself, as the baseline, runs under no profile.
+    """
+    used = model.engine.session.provider
+    if used == profile.provider or _is_torch(model):
+        return ()
+    return (f"provider: the session computes with {used}, the profile {profile.name} is for {profile.provider}",)
 
 
 def _rows_of(reference: Reference, positions: Sequence[int]) -> Reference:

@@ -291,3 +291,26 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
     cuda = dataclasses.replace(CPU, provider="CUDAExecutionProvider")
     with pytest.raises(ProviderUnavailableError, match="CUDAExecutionProvider"):
         OnnxSession(toy.graph_path, cuda, n_threads=1)
+
+
+class OtherProvider:
+    """The right graph on the right provider, and a session that says it is another."""
+
+    provider = "CUDAExecutionProvider"
+
+    def __init__(self, session: OnnxSession) -> None:
+        self._session = session
+        self.provider_options = session.provider_options
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        return self._session.run(features)
+
+
+@BOTH
+def test_another_provider_at_gate_time(name: str, toys: dict[str, Toy]) -> None:
+    """No value differs: only what the session computes with can tell."""
+    toy = toys[name]
+    verdict = toy.judge(toy.model(OtherProvider(graph_session(toy.graph_path))))
+    require_agreed(verdict, f"{RAW[name]}/alone", f"{RAW[name]}/batch_8", f"{RAW[name]}/long_among_short")
+    words = "provider: the session computes with CUDAExecutionProvider, the profile cpu is for CPUExecutionProvider"
+    assert verdict.failures == (words,)

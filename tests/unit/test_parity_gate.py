@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 WIDTH = 384
 LOCK = load_lock("toy")
-EXACT = Profile(name="exact", provider="Fake", graph_form="none", bit_identical_groupings=True)
+EXACT = Profile(name="exact", provider=FakeSession.provider, graph_form="none", bit_identical_groupings=True)
 LOOSE = dataclasses.replace(EXACT, name="loose", bit_identical_groupings=False)
 
 
@@ -332,6 +332,26 @@ def test_a_budget_that_is_dropped_is_refused_even_where_it_would_not_bind() -> N
     verdict = run_gate(deaf, REFERENCES["embed"], tolerance=LOCK.tolerance, profile=EXACT)
     for name in ("budget_512", "budget_1024", "budget_4096"):
         assert f"{name}: ran the same microbatches as default, so it proves nothing (vacuous)" in verdict.failures
+
+
+class OtherProviderSession(FakeSession):
+    """Right in every bit, computed by another provider than was asked for."""
+
+    provider = "DmlExecutionProvider"
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("profile", [EXACT, LOOSE])
+def test_a_session_of_another_provider_is_refused_in_words(profile: Profile, quick: bool) -> None:
+    for task, width in (("embed", WIDTH), ("rerank", 1)):
+        model = make_model(task, OtherProviderSession(width))
+        verdict = run_gate(model, REFERENCES[task], tolerance=LOCK.tolerance, profile=profile, quick=quick)
+        assert all(cell.passed for cell in verdict.cells)
+        (failure,) = verdict.failures
+        assert failure.startswith("provider: the session computes with DmlExecutionProvider, ")
+        assert failure.endswith(f"the profile {profile.name} is for {FakeSession.provider}")
+        assert not verdict.passed
+        assert f"failed: {failure}" in plain_lines(verdict)
 
 
 def test_a_small_case_set_may_be_vacuous_but_says_so() -> None:

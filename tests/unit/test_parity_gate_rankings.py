@@ -15,6 +15,7 @@ from samevec.parity.cases import CaseSet
 from samevec.parity.gate import run_gate
 from samevec.parity.retrieval import builtin_fixture, fixture_cases
 from samevec.parity.table import plain_lines, verdict_table
+from samevec.runtime.fake import FakeSession
 from samevec.runtime.profiles import Profile
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
 
-EXACT = Profile(name="exact", provider="Fake", graph_form="none", bit_identical_groupings=True)
+EXACT = Profile(name="exact", provider=FakeSession.provider, graph_form="none", bit_identical_groupings=True)
 
 
 def gate(task: str, model: Model | None = None, *, reference: Reference | None = None, quick: bool = False) -> Verdict:

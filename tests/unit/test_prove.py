@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOCK = load_lock("toy")
 ENTRY = LOCK.model("toy-modernbert-reranker")
-PROFILE = Profile(name="exact", provider="Fake", graph_form="none", bit_identical_groupings=True)
+PROFILE = Profile(name="exact", provider=FakeSession.provider, graph_form="none", bit_identical_groupings=True)
 BINDING = Binding(
     model=ENTRY.name,
     profile="exact",
