@@ -22,6 +22,7 @@ from samevec.server.accounts import Observers, Phase, current_account
 from samevec.server.admission import Admission
 from samevec.server.idle import IdleModels
 from samevec.server.lanes import QueueLimits
+from samevec.server.names import find_served
 from samevec.server.status import UnknownModelError
 from samevec.server.tokens import TokenLists, list_tokens
 from samevec.server.worker import Worker
@@ -499,16 +500,16 @@ class Service:
 
 
 def _select(name: str | None, candidates: Sequence[ServedModel], served: Iterable[ServedModel]) -> ServedModel:
-    """Find a model by its name in the lock or on the hub; without a name there must be one candidate only."""
+    """Find a model by any of its names; without a name there must be one candidate only."""
     if name is None and len(candidates) == 1:
         return candidates[0]
     names = ", ".join(candidate.name for candidate in candidates) or "none"
     if name is None:
         raise InputError(f"missing; it must be one of: {names}", field="model")
-    for candidate in candidates:
-        if name in (candidate.name, candidate.model.entry.source.removeprefix("hf:")):
-            return candidate
-    if any(name == other.name for other in served):
+    found = find_served(name, candidates)
+    if found is not None:
+        return found
+    if find_served(name, served) is not None:
         raise UnknownModelError(f"{name!r} is served, but not for this task (for it: {names})", field="model")
     raise UnknownModelError(f"{name!r} is not served (for this task: {names})", field="model")
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from samevec.errors import ConfigError, InputError, NotReadyError
 from samevec.runtime.embedder import Embedder
 from samevec.server.endpoints import bind_unix
+from samevec.server.names import find_served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,7 @@ def resolve_tier(tier: str, embedders: Sequence[ServedModel]) -> EmbedTarget:
     Parameters
     ----------
     tier : str
-        A tier of TrueMemory, or the name of a served embedder (full vectors then).
+        A tier of TrueMemory, or a name of a served embedder (full vectors then).
     embedders : sequence of ServedModel
 
     Returns
@@ -132,9 +133,9 @@ def resolve_tier(tier: str, embedders: Sequence[ServedModel]) -> EmbedTarget:
     InputError
         The tier's model is not served. Another model's vectors would be taken for its own, in silence.
     """
-    for served in embedders:
-        if tier == served.name:
-            return EmbedTarget(served.name, None)
+    found = find_served(tier, embedders)
+    if found is not None:
+        return EmbedTarget(found.name, None)
     if tier in _EMBEDDER_TIERS:
         for served in embedders:
             if served.model.entry.architecture == "qwen3" and isinstance(served.model, Embedder):
@@ -151,7 +152,7 @@ def resolve_reranker(name: str | None, rerankers: Sequence[ServedModel]) -> str:
     Parameters
     ----------
     name : str or None
-        A name on the hub or in the lock; None for TrueMemory's reranker, or else the only one.
+        Any of a served reranker's names; None for TrueMemory's reranker, or else the only one.
     rerankers : sequence of ServedModel
 
     Returns
@@ -164,10 +165,10 @@ def resolve_reranker(name: str | None, rerankers: Sequence[ServedModel]) -> str:
     InputError
         It is not served.
     """
-    for served in rerankers:
-        if name is not None and name in (served.name, served.model.entry.source.removeprefix("hf:")):
-            return served.name
-    if name in (None, _RERANKER_NAME):
+    found = None if name is None else find_served(name, rerankers)
+    if found is not None:
+        return found.name
+    if name is None or name.lower() == _RERANKER_NAME.lower():
         for served in rerankers:
             if served.model.entry.architecture == "modernbert":
                 return served.name
