@@ -19,6 +19,7 @@ from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
+from samevec.parity.retrieval import builtin_fixture
 from samevec.progress import SilentProgress
 from samevec.runtime.bulk import BulkSession, choose_workers
 from samevec.runtime.cost import COSTS, GPU_COSTS
@@ -290,6 +291,7 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
         artifact_digest=artifact.digest,
         lock_entry_digest=entry.digest,
         case_set_digest=builtin_cases(entry.task, prompts=entry.prompts).digest,
+        fixture_digest=builtin_fixture().digest,
         provider=profile.provider,
         provider_options=dict(profile.provider_options),
         session_options=options,

@@ -182,7 +182,7 @@ def _bound(model: Mapping[str, Any]) -> Html:
         ("artifact", binding.get("artifact_digest") or model.get("artifact_digest")),
         ("lock entry", binding.get("lock_entry_digest") or model.get("lock_entry_digest")),
         ("case set", model["case_set_digest"]),
-        ("retrieval fixture", (model.get("rankings") or {}).get("fixture_digest")),
+        ("retrieval fixture", binding.get("fixture_digest") or (model.get("rankings") or {}).get("fixture_digest")),
         ("gate code", model.get("driver_digest")),
         ("provider", model["provider"]),
         ("provider options", _options(binding.get("provider_options"))),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 RECEIPT_VERSION = 1
+
+# What receipts of before the fixture was bound, and whose verdict ranked nothing, are bound to in its place.
+_NOT_RECORDED = "not recorded"
 _SHOWN_DIGEST_CHARACTERS = 12
 
 
@@ -40,8 +43,8 @@ class Binding:
     ----------
     model, profile : str
         Which receipts are about the same thing; the rest is what may have changed since.
-    artifact_digest, lock_entry_digest, case_set_digest : str
-        ``sha256:...``
+    artifact_digest, lock_entry_digest, case_set_digest, fixture_digest : str
+        ``sha256:...``; the last of the retrieval fixture: documents, queries, labels.
     provider : str
         The execution provider that really computes.
     provider_options, session_options : mapping
@@ -57,6 +60,7 @@ class Binding:
     artifact_digest: str
     lock_entry_digest: str
     case_set_digest: str
+    fixture_digest: str
     provider: str
     provider_options: Mapping[str, Any]
     session_options: Mapping[str, Any]
@@ -160,10 +164,30 @@ class Receipt:
             raise ValueError("its content does not match its digest")
         if not isinstance(content.get("passed"), bool) or not isinstance(content.get("binding"), dict):
             raise ValueError("passed or binding is missing")  # noqa: TRY004
+        bound = {"fixture_digest": _ranked_fixture(content), **content["binding"]}
         try:
-            return cls(**{**content, "binding": Binding.from_dict(content["binding"])})
+            return cls(**{**content, "binding": Binding.from_dict(bound)})
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+    def is_about(self, binding: Binding) -> bool:
+        """Return whether this verdict is about exactly this binding.
+
+        A failed one that says nothing of the fixture counts for any: what is known to be wrong must not be served
+        because one more fact is bound since.
+        """
+        bound = self.binding
+        if not self.passed and bound.fixture_digest == _NOT_RECORDED:
+            bound = replace(bound, fixture_digest=binding.fixture_digest)
+        return bound.to_dict() == binding.to_dict()
+
+
+def _ranked_fixture(content: Mapping[str, Any]) -> str:
+    """Return the fixture that a receipt's verdict ranked, for receipts of before it was bound."""
+    summary = content.get("summary")
+    rankings = summary.get("rankings") if isinstance(summary, dict) else None
+    found = rankings.get("fixture_digest") if isinstance(rankings, dict) else None
+    return found if isinstance(found, str) else _NOT_RECORDED
 
 
 def _file_name(binding: Binding) -> str:
@@ -302,7 +326,7 @@ def gate_state(directories: Iterable[Path], binding: Binding) -> GateState:
         of the same model and profile; else ``missing``. A damaged receipt counts as missing.
     """
     receipts, problems, damaged = _read_all(directories, _file_name(binding))
-    exact = [receipt for receipt in receipts if receipt.binding.to_dict() == binding.to_dict()]
+    exact = [receipt for receipt in receipts if receipt.is_about(binding)]
     if exact:
         newest = max(exact, key=lambda one: (one.created_at, not one.passed))  # of two at once, the failed one
         return GateState(state="passed" if newest.passed else "failed", receipt=newest, problems=problems)
@@ -342,6 +366,7 @@ _LABELS = {
     "artifact_digest": "artifact",
     "lock_entry_digest": "lock entry",
     "case_set_digest": "case set",
+    "fixture_digest": "retrieval fixture",
     "onnxruntime_version": "onnxruntime",
     "samevec_version": "samevec",
     "provider_options": "provider option",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, adopt_digests, artifact_of, environment, rewrite_receipt, zero_block
 
 from samevec.load import state_of
+from samevec.parity.retrieval import builtin_fixture
 from samevec.parity.table import SHOWN_FAILURES
 from samevec.runtime.profiles import get_profile
 
@@ -72,6 +74,21 @@ def test_a_quick_run_reports_and_opens_no_gate(home: Path, tmp_path: Path, cli: 
     (suite,) = ET.parse(tmp_path / "report" / "junit.xml").getroot()
     assert suite.get("failures") == "0"
     assert int(suite.get("tests", "0")) >= len(model["cells"])
+
+
+def test_a_changed_label_of_the_fixture_makes_receipts_stale(
+    home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gate(home) == "passed"
+    fixture = builtin_fixture()
+    (number, grade), *others = fixture.queries[0].grades
+    first = dataclasses.replace(fixture.queries[0], grades=((number, 3 - grade), *others))
+    changed = dataclasses.replace(fixture, queries=(first, *fixture.queries[1:]))
+    monkeypatch.setattr("samevec.load.builtin_fixture", lambda: changed)
+    assert gate(home) == "stale"
+    done = cli("status", "--lock", "toy", "--home", home)
+    before, after = (one.digest[: len("sha256:") + 12] for one in (fixture, changed))
+    assert f"stale (retrieval fixture {before} -> {after})" in done.out
 
 
 def test_a_passed_receipt_outlives_a_quick_run_and_not_a_failed_one(home: Path, cli: Cli) -> None:

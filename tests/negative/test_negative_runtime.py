@@ -275,6 +275,7 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
         artifact_digest="sha256:a",
         lock_entry_digest=toy.entry.digest,
         case_set_digest=verdict.case_set_digest,
+        fixture_digest="sha256:f",
         provider=model.engine.session.provider,
         provider_options={},
         session_options=CPU.session_options(),

@@ -120,6 +120,7 @@ def binding(name: str) -> dict[str, Any]:
         "artifact_digest": "sha256:" + "a" * 64,
         "lock_entry_digest": "sha256:" + "b" * 64,
         "case_set_digest": "sha256:" + "c" * 64,
+        "fixture_digest": "sha256:" + "f" * 64,
         "provider": "CPUExecutionProvider",
         "provider_options": {},
         "session_options": {"graph_optimization_level": "all", "entries": {"session.use_device_allocator": "1"}},

@@ -385,6 +385,7 @@ def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
         artifact_digest="sha256:a",
         lock_entry_digest="sha256:b",
         case_set_digest="sha256:c",
+        fixture_digest="sha256:f",
         provider="Fake",
         provider_options={},
         session_options={},

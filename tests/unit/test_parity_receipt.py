@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from samevec.digest import digest_json
 from samevec.errors import ArtifactError, ParityFailedError, ReceiptMissingError, StaleReceiptError
 from samevec.parity import receipt as receipt_module
 from samevec.parity.receipt import Binding, GateState, Receipt, gate_state, read_receipt, require_passed, write_receipt
@@ -27,6 +28,7 @@ def binding(**changes: Any) -> Binding:
         "artifact_digest": "sha256:" + "a" * 64,
         "lock_entry_digest": "sha256:" + "b" * 64,
         "case_set_digest": "sha256:" + "c" * 64,
+        "fixture_digest": "sha256:" + "f" * 64,
         "provider": "CPUExecutionProvider",
         "provider_options": {},
         "session_options": {"memory_arena": True, "session_config": {"x": "0"}},
@@ -74,6 +76,7 @@ def test_states(tmp_path: Path) -> None:
         ({"artifact_digest": "sha256:" + "d" * 64}, "artifact sha256:aaaaaaaaaaaa -> sha256:dddddddddddd"),
         ({"lock_entry_digest": "sha256:" + "d" * 64}, "lock entry sha256:bbbbbbbbbbbb -> sha256:dddddddddddd"),
         ({"case_set_digest": "sha256:" + "d" * 64}, "case set sha256:cccccccccccc -> sha256:dddddddddddd"),
+        ({"fixture_digest": "sha256:" + "d" * 64}, "retrieval fixture sha256:ffffffffffff -> sha256:dddddddddddd"),
         ({"provider": "CoreMLExecutionProvider"}, "provider CPUExecutionProvider -> CoreMLExecutionProvider"),
         ({"provider_options": {"use_tf32": "0"}}, "provider option use_tf32 unset -> 0"),
         ({"session_options": {"memory_arena": True, "session_config": {"x": "1"}}}, "session option x 0 -> 1"),
@@ -99,6 +102,37 @@ def test_every_field_of_the_binding_is_covered_above() -> None:
     }
     # Model and profile say which receipts are about the same thing: another one is missing, not stale.
     assert covered | {"model", "profile"} == {field.name for field in dataclasses.fields(Binding)}
+
+
+def write_older(directory: Path, *, ranked: object, passed: bool = True, at: str = "2030-01-01T00:00:00Z") -> None:
+    """Write a receipt as they were before the fixture was bound; the verdict says which one it ranked."""
+    record = receipt(passed=passed, at=at).to_dict()
+    del record["digest"], record["binding"]["fixture_digest"]
+    record["summary"]["rankings"] = ranked
+    directory.mkdir(exist_ok=True)
+    (directory / "cpu-older.json").write_text(json.dumps({**record, "digest": digest_json(record)}))
+
+
+def test_an_older_receipt_that_shows_which_fixture_it_ranked_still_counts(tmp_path: Path) -> None:
+    write_older(tmp_path, ranked={"fixture_digest": binding().fixture_digest})
+    assert gate_state([tmp_path], binding()).state == "passed"
+    found = gate_state([tmp_path], binding(fixture_digest="sha256:" + "d" * 64))
+    assert found.words == "stale (retrieval fixture sha256:ffffffffffff -> sha256:dddddddddddd)"
+
+
+@pytest.mark.parametrize("ranked", [None, {}, {"fixture_digest": 1}, "rankings"])
+def test_an_older_receipt_that_shows_no_fixture_is_stale(tmp_path: Path, ranked: object) -> None:
+    write_older(tmp_path, ranked=ranked)
+    found = gate_state([tmp_path], binding())
+    assert found.words == "stale (retrieval fixture not recorded -> sha256:ffffffffffff)"
+    assert found.problems == ()
+
+
+def test_an_older_failed_receipt_ends_an_older_leave_to_serve_whatever_the_fixture(tmp_path: Path) -> None:
+    """A failed quick run ranked nothing; what it found wrong is wrong still."""
+    write_older(tmp_path / "a", ranked={"fixture_digest": binding().fixture_digest})
+    write_older(tmp_path / "b", ranked=None, passed=False, at="2031-01-01T00:00:00Z")
+    assert gate_state([tmp_path / "a", tmp_path / "b"], binding()).state == "failed"
 
 
 @pytest.mark.parametrize("changes", [{"model": "other"}, {"profile": "cuda"}])

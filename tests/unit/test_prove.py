@@ -40,6 +40,7 @@ BINDING = Binding(
     artifact_digest="sha256:a",
     lock_entry_digest=ENTRY.digest,
     case_set_digest="sha256:c",
+    fixture_digest="sha256:f",
     provider="Fake",
     provider_options={},
     session_options={},
