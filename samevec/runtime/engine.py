@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
+from samevec.machine import give_back_memory
 from samevec.runtime.bulk import BulkSession, run_side_by_side, side_by_side_pays
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.cost import COSTS, CostModel
 from samevec.runtime.guards import AdaptiveLimit, MemoryGuard, Watch
 from samevec.runtime.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
-from samevec.runtime.session import CancellableSession
+from samevec.runtime.session import ArenaSession, CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,6 +104,8 @@ class Engine:
         Rows that proved too many; shared by whoever runs through this engine.
     clock : callable
         Seconds, monotonic; an argument so that tests can replace it.
+    give_back : callable
+        Returns free memory to the system, after work of several microbatches.
     """
 
     session: Session
@@ -116,6 +120,7 @@ class Engine:
     clock: Callable[[], float] = time.monotonic
     bulk: BulkSession | None = None
     overlapping: bool = False
+    give_back: Callable[[], object] = give_back_memory
 
     @property
     def workers(self) -> int:
@@ -152,6 +157,7 @@ class Engine:
         cancel: CancelToken | None = None,
         recorder: RunRecorder | None = None,
         bulk: bool = False,
+        more_follows: bool = False,
     ) -> Outcome:
         """Run a microbatch in as many session runs as memory demands, one as a rule.
 
@@ -164,6 +170,8 @@ class Engine:
         recorder : RunRecorder, optional
         bulk : bool
             Run on few threads, for :attr:`workers` callers at a time; otherwise on all.
+        more_follows : bool
+            Another microbatch will run in the same session soon: work memory is left to it.
 
         Returns
         -------
@@ -178,7 +186,8 @@ class Engine:
             A run failed for another reason.
         """
         session = self.bulk.get() if bulk and self.bulk is not None else self.session
-        return self._run_pieces(session, rows, Watch(clock=self.clock, cancel=cancel), recorder)
+        watch = Watch(clock=self.clock, cancel=cancel)
+        return self._run_pieces(session, rows, watch, recorder, keeps_arena=more_follows)
 
     def run_rows(
         self,
@@ -289,6 +298,8 @@ class Engine:
         for chosen, done in self._run_microbatches(rows, steps, watch, recorder):
             raw[chosen] = done.raw  # scatter by stored position
             errors.update({chosen[i]: error for i, error in done.errors.items()})
+        if len(steps.microbatches) > 1:
+            self.give_back()
         return Outcome(raw, errors)
 
     def _run_microbatches(
@@ -297,15 +308,20 @@ class Engine:
         """Run every microbatch, one after another or side by side, and give the rows of each with what came of them."""
         every = [list(batch.indices) for batch in steps.microbatches]
         if self.bulk is None or not side_by_side_pays(self._estimates_s(steps), self.bulk.n_workers):
-            for chosen in every:
-                told = _renamed(recorder, chosen)
-                yield chosen, self._run_pieces(self.session, [rows[i] for i in chosen], watch, told)
+            for n_begun, chosen in enumerate(every, 1):
+                told, more_follows = _renamed(recorder, chosen), n_begun < len(every)
+                chosen_rows = [rows[i] for i in chosen]
+                yield chosen, self._run_pieces(self.session, chosen_rows, watch, told, keeps_arena=more_follows)
             return
         session = self.bulk.get()
         notes: list[_Notes | None] = [None if recorder is None else _Notes() for _ in every]
+        # As many as run at once are the last ones: none of them leaves its work memory to another.
+        n_keeping = len(every) - self.bulk.n_workers
         tasks = [
-            functools.partial(self._run_pieces, session, [rows[i] for i in chosen], watch, note)
-            for chosen, note in zip(every, notes, strict=True)
+            functools.partial(
+                self._run_pieces, session, [rows[i] for i in chosen], watch, note, keeps_arena=number < n_keeping
+            )
+            for number, (chosen, note) in enumerate(zip(every, notes, strict=True))
         ]
         try:
             outcomes = run_side_by_side(tasks, self.bulk.n_workers)
@@ -353,7 +369,13 @@ class Engine:
         )
 
     def _run_pieces(
-        self, session: Session, rows: Sequence[TokenRow], watch: Watch, recorder: RunRecorder | None
+        self,
+        session: Session,
+        rows: Sequence[TokenRow],
+        watch: Watch,
+        recorder: RunRecorder | None,
+        *,
+        keeps_arena: bool,
     ) -> Outcome:
         raw = np.full((len(rows), self.width), np.nan, dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
@@ -365,7 +387,8 @@ class Engine:
             if recorder is not None:
                 recorder(piece, features)
             try:
-                raw[piece] = self._run(session, features, watch.cancel)
+                with session.keeping_arena() if keeps_arena and isinstance(session, ArenaSession) else nullcontext():
+                    raw[piece] = self._run(session, features, watch.cancel)
             except SessionRunError as error:
                 if not error.out_of_memory:
                     raise

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from samevec.runtime.bulk import BulkSession
-from samevec.runtime.session import CancellableSession
+from samevec.runtime.session import ArenaSession, CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -120,6 +122,11 @@ class _CurrentSession:
     def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
         """Compute one microbatch, and end early where the loaded session can."""
         return _run_cancellable(self._owner._session(), features, cancel)
+
+    def keeping_arena(self) -> AbstractContextManager[None]:
+        """Keep work memory from run to run where the loaded session can."""
+        session = self._owner._session()
+        return session.keeping_arena() if isinstance(session, ArenaSession) else nullcontext()
 
 
 class _CurrentBulk(BulkSession):

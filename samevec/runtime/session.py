@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import threading
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from samevec.errors import (
@@ -14,10 +16,12 @@ from samevec.errors import (
 )
 from samevec.machine import allowed_cpus
 from samevec.runtime.placement import placement_problem, read_placement
+from samevec.runtime.profiles import ARENA_SHRINKAGE
 from samevec.runtime.providers import load_cuda_libraries, require_provider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import numpy as np
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ORT_EXCEPTION_NAMES",
+    "ArenaSession",
     "CancellableSession",
     "OnnxSession",
     "Session",
@@ -62,7 +67,7 @@ _OUT_OF_MEMORY_WORDS = (
     "bad allocation",
     "out of memory",
     "is smaller than requested bytes",  # an arena that has met its bound
-    "cublas_status_alloc_failed",
+    "status_alloc_failed",  # of cuBLAS and cuDNN
 )
 
 
@@ -112,6 +117,21 @@ class CancellableSession(Protocol):
         ...
 
 
+@runtime_checkable
+class ArenaSession(Protocol):
+    """What a Session has beside :class:`Session` if it can keep its work memory from one run to the next."""
+
+    def keeping_arena(self) -> AbstractContextManager[None]:
+        """Within the block, runs of this thread leave their work memory to the next run instead of giving it back."""
+        ...
+
+
+class _Keeping(threading.local):
+    """Whether runs of this thread keep their work memory."""
+
+    arena = False
+
+
 def _onnxruntime() -> Any:
     try:
         return importlib.import_module("onnxruntime")
@@ -147,7 +167,7 @@ def _session_options(ort: Any, profile: Profile, n_threads: int, *, optimize: bo
 
 
 class OnnxSession:
-    """A graph loaded into ONNX Runtime under a profile.
+    """A graph loaded into ONNX Runtime under a profile. Safe between threads, which wait where one run goes at a time.
 
     Parameters
     ----------
@@ -202,13 +222,17 @@ class OnnxSession:
                 enable_fallback=0,
             )
         except self._exceptions as error:
-            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; export it again") from error
+            fix = "end what else takes its memory" if _is_out_of_memory(error) else "export it again"
+            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; {fix}") from error
+        # Two runs at a time would need the memory of both, and a device would be no faster for it.
+        self._turn: Any = threading.Lock() if profile.single_run else nullcontext()
         self._check_provider(profile.provider)
         self._check_options(profile)
         self._check_placement(profile)
         self._io_binding = profile.io_binding
         self._run_config = dict(profile.run_config)
-        self._run_options = self._new_run_options()
+        self._keeping = _Keeping()
+        self._run_options = {keeps: self._new_run_options(keeps_arena=keeps) for keeps in (False, True)}
         self._input_names = [value.name for value in self._session.get_inputs()]
         self._output_names = [value.name for value in self._session.get_outputs()]
 
@@ -261,12 +285,22 @@ class OnnxSession:
 
     def run(self, features: Features) -> NDArray[np.float32]:
         """Compute one microbatch, see :class:`Session`."""
-        return self._run(features, self._run_options)
+        return self._run(features, self._run_options[self._keeping.arena])
+
+    @contextmanager
+    def keeping_arena(self) -> Iterator[None]:
+        """Keep work memory from run to run, see :class:`ArenaSession`."""
+        before, self._keeping.arena = self._keeping.arena, True
+        try:
+            yield
+        finally:
+            self._keeping.arena = before
 
     def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
         """Compute one microbatch, see :class:`CancellableSession`; ends between two operators of the graph."""
         cancel.require_wanted()
-        options = self._new_run_options()  # of this run alone: terminating goes by the options object
+        # Of this run alone: terminating goes by the options object.
+        options = self._new_run_options(keeps_arena=self._keeping.arena)
 
         def terminate() -> None:
             options.terminate = True
@@ -279,22 +313,22 @@ class OnnxSession:
                 raise WorkCancelledError from error
             raise
 
-    def _new_run_options(self) -> Any:
+    def _new_run_options(self, *, keeps_arena: bool) -> Any:
         options = _onnxruntime().RunOptions()
         options.log_severity_level = 3
         for key, value in self._run_config.items():
-            options.add_run_config_entry(key, value)
+            if not (keeps_arena and key == ARENA_SHRINKAGE):
+                options.add_run_config_entry(key, value)
         return options
 
     def _run(self, features: Features, options: Any) -> NDArray[np.float32]:
         try:
-            outputs = self._compute(features, options)
+            with self._turn:
+                outputs = self._compute(features, options)
         except self._exceptions as error:
-            words = str(error).lower()
-            out_of_memory = isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
             raise SessionRunError(
                 f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
-                out_of_memory=out_of_memory,
+                out_of_memory=_is_out_of_memory(error),
             ) from error
         return cast("NDArray[np.float32]", outputs[0])
 
@@ -345,5 +379,12 @@ def save_optimized(graph_path: Path, target: Path, profile: Profile) -> None:
         raise SessionLoadError(f"{graph_path}: its weights cannot be packed here: {_first_line(error)}") from error
 
 
+def _is_out_of_memory(error: BaseException) -> bool:
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
+
+
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Return an error's first line; two where the first only announces the second."""
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return " ".join(line.strip() for line in lines[: 2 if lines[0].rstrip().endswith(":") else 1])

@@ -109,6 +109,11 @@ class Lane:
         estimates: list[float] = limits.cost.run_s(n_rows, np.array(padded)).tolist()
         return estimates
 
+    @property
+    def n_planned(self) -> int:
+        """Microbatches of the latest plan that were not taken yet."""
+        return len(self._planned)
+
     def _plan_anew(self) -> None:
         max_rows = self._cap(self._limits.max_rows)
         if self._arrived or max_rows != self._planned_max_rows:

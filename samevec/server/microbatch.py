@@ -46,9 +46,14 @@ class GuardedEngine(Protocol):
         ...
 
     def run_guarded(
-        self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None, bulk: bool = False
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        cancel: CancelToken | None = None,
+        bulk: bool = False,
+        more_follows: bool = False,
     ) -> Outcome:
-        """Run a microbatch in as many session runs as memory demands; `bulk` keeps to a share of the cores."""
+        """Run a microbatch in as many session runs as memory demands, see :meth:`samevec.runtime.engine.Engine`."""
         ...
 
 
@@ -105,7 +110,12 @@ def _run_together(engine: GuardedEngine, batch: Batch, name: str) -> tuple[list[
     rows = batch.rows
     with every_cancelled([row.job.cancel for row in rows]) as cancel:
         try:
-            outcome = engine.run_guarded([row.token_row for row in rows], cancel=cancel, bulk=batch.shares_cores)
+            outcome = engine.run_guarded(
+                [row.token_row for row in rows],
+                cancel=cancel,
+                bulk=batch.shares_cores,
+                more_follows=batch.more_follows,
+            )
         except WorkCancelledError:
             raise
         except Exception as error:

@@ -46,11 +46,14 @@ class Batch:
     shares_cores : bool
         Other bulk microbatches run beside it, each on its share of the cores. Otherwise no other one begins before it
         ends.
+    more_follows : bool
+        Another bulk microbatch begins when this one ends, if nothing happens meanwhile.
     """
 
     rows: list[QueuedRow]
     is_bulk: bool
     shares_cores: bool = False
+    more_follows: bool = False
 
 
 class WorkQueue:
@@ -144,7 +147,11 @@ class WorkQueue:
             return Batch(self._interactive.pop(), is_bulk=False)
         # Asked when none runs, and then true until the lane is empty: what pays is the whole of it, its end included.
         shares_cores = self._is_bulk_running() or side_by_side_pays(self._bulk.estimates_s(), self._n_bulk_runners)
-        return Batch(self._bulk.pop(), is_bulk=True, shares_cores=shares_cores)
+        rows = self._bulk.pop()
+        # The last ones, as many as run at once, are followed by none.
+        n_last = self._n_bulk_runners if shares_cores else 1
+        more_follows = self._bulk.n_planned >= n_last
+        return Batch(rows, is_bulk=True, shares_cores=shares_cores, more_follows=more_follows)
 
     def _is_bulk_running(self) -> bool:
         return any(batch.is_bulk for batch in self._running)

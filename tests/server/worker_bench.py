@@ -43,6 +43,7 @@ class Call:
 
     rows: list[Ids]
     bulk: bool
+    keeps_arena: bool = False
     wake: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
 
@@ -103,6 +104,15 @@ class StagedSession(FakeSession):
         super().__init__(width)
         self._stage = stage
         self._bulk = bulk
+        self._keeping = threading.local()
+
+    @contextmanager
+    def keeping_arena(self) -> Iterator[None]:
+        self._keeping.now = True
+        try:
+            yield
+        finally:
+            self._keeping.now = False
 
     def run(self, features: Features) -> NDArray[np.float32]:
         return self.run_cancellable(features, CancelToken())
@@ -110,7 +120,8 @@ class StagedSession(FakeSession):
     def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
         cancel.require_wanted()
         pairs = zip(features.input_ids, features.attention_mask, strict=True)
-        self._stage.enter(Call([tuple(ids[mask == 1].tolist()) for ids, mask in pairs], self._bulk), cancel)
+        rows = [tuple(ids[mask == 1].tolist()) for ids, mask in pairs]
+        self._stage.enter(Call(rows, self._bulk, getattr(self._keeping, "now", False)), cancel)
         return super().run(features)
 
 

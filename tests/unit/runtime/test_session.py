@@ -6,6 +6,7 @@ import builtins
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from samevec.errors import ConfigError, ProviderUnavailableError, SessionLoadError, SessionRunError
 from samevec.runtime import session as session_module
+from samevec.runtime.cancel import CancelToken
 from samevec.runtime.collate import Features, collate
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.session import ORT_EXCEPTION_NAMES, OnnxSession, onnxruntime_version, ort_exceptions
@@ -261,3 +263,29 @@ def test_importing_the_session_loads_no_onnxruntime() -> None:
     code = "import sys, samevec.runtime.session; print('onnxruntime' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
+
+
+def test_a_run_keeps_the_arena_only_where_it_was_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = OnnxSession(write_graph(tmp_path), CPU)
+    inner, asked = session._session, []
+
+    class Spy:
+        def run(self, names: list[str], feed: dict[str, Any], options: Any) -> Any:
+            try:
+                asked.append(options.get_run_config_entry("memory.enable_memory_arena_shrinkage"))
+            except RuntimeError:  # not set
+                asked.append("")
+            return inner.run(names, feed, options)
+
+    monkeypatch.setattr(session, "_session", Spy())
+    features = collate(rows([3]), pad_token_id=0, pad_to_multiple=1)
+    session.run(features)
+    with session.keeping_arena():
+        kept = session.run(features)
+        session.run_cancellable(features, CancelToken())
+        other = threading.Thread(target=session.run, args=(features,))  # the wish is of one thread
+        other.start()
+        other.join()
+    after = session.run(features)
+    assert asked == ["cpu:0", "", "", "cpu:0", "cpu:0"]
+    assert kept.tobytes() == after.tobytes()

@@ -1,0 +1,100 @@
+"""Work memory: left from one microbatch of a job to the next, given back by the last ones."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from makers import fake_engine, rows
+
+from samevec.runtime.bulk import BulkSession
+from samevec.runtime.cancel import CancelToken
+from samevec.runtime.fake import FakeSession
+from samevec.runtime.reloadable import Reloadable
+from samevec.runtime.session import ArenaSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from samevec.runtime.collate import Features
+
+
+class KeepingSession(FakeSession):
+    """Notes of every run, by its tokens, whether it left its work memory to the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[int, bool] = {}
+        self._keeping = threading.local()
+
+    @contextmanager
+    def keeping_arena(self) -> Iterator[None]:
+        self._keeping.now = True
+        try:
+            yield
+        finally:
+            self._keeping.now = False
+
+    def run(self, features: Features) -> NDArray[np.float32]:
+        self.kept[features.shape[1]] = getattr(self._keeping, "now", False)
+        return super().run(features)
+
+
+def kept_in_order(session: KeepingSession) -> list[bool]:
+    return [session.kept[n_tokens] for n_tokens in sorted(session.kept)]
+
+
+def test_only_the_last_of_several_microbatches_gives_memory_back() -> None:
+    session, trimmed = KeepingSession(), []
+    engine = fake_engine(session=session, give_back=lambda: trimmed.append(dict(session.kept)))
+    engine.run_rows(rows([4, 8, 12, 16]), batch_size=1)
+    assert sorted(kept_in_order(session)) == [False, True, True, True]
+    assert trimmed == [session.kept]  # once, after all of them
+
+
+def test_a_single_microbatch_gives_memory_back_and_leaves_the_heap_alone() -> None:
+    session = KeepingSession()
+    engine = fake_engine(session=session, give_back=lambda: pytest.fail("10 ms for every query"))
+    engine.run_rows(rows([8, 8]))
+    assert session.kept == {8: False}
+
+
+@pytest.mark.parametrize("n_workers", [2, 3])
+def test_side_by_side_as_many_as_run_at_once_give_memory_back(n_workers: int) -> None:
+    session, trimmed = KeepingSession(), []
+    bulk = BulkSession(n_workers, lambda: session)
+    engine = fake_engine(bulk=bulk, give_back=lambda: trimmed.append(len(session.kept)))
+    steps = engine.plan_rows(rows([4 * n for n in range(200, 212)]), batch_size=1)
+    engine.run_plan(rows([4 * n for n in range(200, 212)]), steps)
+    in_order = [session.kept[batch.n_tokens] for batch in steps.microbatches]
+    assert in_order == [True] * (12 - n_workers) + [False] * n_workers
+    assert trimmed == [12]
+
+
+def test_a_run_of_its_own_says_whether_more_follows() -> None:
+    session = KeepingSession()
+    engine = fake_engine(session=session)
+    engine.run_guarded(rows([4]), more_follows=True)
+    engine.run_guarded(rows([8]))
+    engine.run_guarded(rows([12]), more_follows=True, cancel=CancelToken())
+    assert session.kept == {4: True, 8: False, 12: True}
+
+
+def test_a_session_without_an_arena_runs_all_the_same() -> None:
+    session = FakeSession()
+    assert not isinstance(session, ArenaSession)
+    fake_engine(session=session).run_guarded(rows([4]), more_follows=True)
+    assert session.runs == [(1, 4)]
+
+
+def test_a_model_that_can_be_unloaded_hands_it_on() -> None:
+    session = KeepingSession()
+    current = Reloadable(fake_engine(session=session), lambda: fake_engine(session=session)).engine
+    current.run_guarded(rows([4]), more_follows=True)
+    current.run_guarded(rows([8]))
+    assert session.kept == {4: True, 8: False}
