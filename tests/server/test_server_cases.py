@@ -237,26 +237,32 @@ def test_o15_a_dead_engine_shows(server: InProcess) -> None:
         assert {dying.embed({"input": "a"}).status_code for _ in range(5)} == {503}
 
 
-def test_o24_a_short_query_is_not_stuck_behind_bulk_work() -> None:
-    script = Script(delay_s=0.02)
+def test_o24_a_short_query_waits_for_one_microbatch_of_bulk_work_at_most() -> None:
+    script = Script(steps=threading.Semaphore(0))
+    assert script.steps is not None
     with in_process(ServedModel(model=embedder(script))) as server:
 
+        async def begun(n_runs: int) -> None:
+            while len(script.runs) < n_runs:
+                await asyncio.sleep(0.005)
+
         async def run() -> None:
+            assert script.steps is not None
             async with server.client() as client:
-                bulk = asyncio.create_task(
-                    client.post("/v1/embeddings", json={"input": [f"{i:04}" * 100 for i in range(400)]})
-                )
-                while not script.entered.is_set():
-                    await asyncio.sleep(0.005)
-                slowest = 0.0
-                loop = asyncio.get_running_loop()
+                texts = [f"{i:04}" * 100 for i in range(400)]
+                bulk = asyncio.create_task(client.post("/v1/embeddings", json={"input": texts}))
                 for i in range(10):
-                    before = loop.time()
-                    assert (await client.post("/v1/embeddings", json={"input": f"q {i}"})).status_code == 200
-                    slowest = max(slowest, loop.time() - before)
-                assert not bulk.done()
-                # One microbatch is 20 ms and more; the whole job is fifty times that.
-                assert slowest < 0.3
-                assert (await bulk).status_code == 200
+                    await begun(2 + 2 * i)  # the canary, then pairs of a bulk microbatch and a query
+                    query = asyncio.create_task(client.post("/v1/embeddings", json={"input": f"q {i}"}))
+                    while server.service.info()["queue"]["items"] < 401:
+                        await asyncio.sleep(0.005)
+                    script.steps.release()
+                    await begun(3 + 2 * i)
+                    assert script.runs[2 + 2 * i] == [text_ids(f"q {i}")]
+                    script.steps.release()
+                    assert np.array_equal(vectors_of(await query), alone([f"q {i}"]))
+                    assert not bulk.done()
+                script.steps.release(400)
+                assert np.array_equal(vectors_of(await bulk), alone(texts))
 
         asyncio.run(run())
