@@ -11,7 +11,7 @@ import importlib.metadata
 import json
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from samevec._version import __version__
@@ -34,7 +34,9 @@ from samevec.lock import TOOLCHAIN_NAMES
 from samevec.parity.cases import builtin_cases
 from samevec.parity.reference_file import write_reference
 from samevec.parity.retrieval import builtin_fixture
+from samevec.parity.torch_baseline import measure_torch_baseline
 from samevec.progress import Progress, SilentProgress
+from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.static_session import open_session
 from samevec.unfinished import put_in_place, unfinished_directory
@@ -46,14 +48,23 @@ if TYPE_CHECKING:
     from samevec.lock import Lock, LockedModel
     from samevec.parity.cases import CaseSet
     from samevec.parity.reference import ReferenceModel
+    from samevec.runtime.embedder import Embedder
     from samevec.runtime.profiles import Profile
+    from samevec.runtime.reranker import Reranker
 
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
 
 
+#: What gives the module onnxruntime where the package for CPUs must not be installed beside it.
+_ONNXRUNTIME, _ONNXRUNTIME_GPU = "onnxruntime", "onnxruntime-gpu"
+
+
 def installed_toolchain() -> dict[str, str]:
-    """Return the installed version of every distribution the lock's toolchain names."""
-    return {name: _installed_version(name) for name in TOOLCHAIN_NAMES}
+    """Return the installed version of every distribution the lock's toolchain names, or of what stands in for it."""
+    versions = {name: _installed_version(name) for name in TOOLCHAIN_NAMES}
+    if versions[_ONNXRUNTIME] == "missing":
+        versions[_ONNXRUNTIME] = _installed_version(_ONNXRUNTIME_GPU)
+    return versions
 
 
 def _installed_version(name: str) -> str:
@@ -64,12 +75,17 @@ def _installed_version(name: str) -> str:
 
 
 def toolchain_differences(lock: Lock) -> list[str]:
-    """Return where the installed toolchain is not the lock's, in words."""
+    """Return where the installed toolchain is not the lock's, in words.
+
+    onnxruntime-gpu has other versions than the package the lock pins (1.31.1 when that had 1.32.0). It takes no part in
+    making a graph, only in checking it, and receipts are bound to its version.
+    """
     installed = installed_toolchain()
+    free = _ONNXRUNTIME if _installed_version(_ONNXRUNTIME) == "missing" else None
     return [
         f"{name} {installed[name]} is installed, the lock pins {version}"
         for name, version in lock.toolchain.versions.items()
-        if installed.get(name) != version
+        if installed.get(name) != version and name != free
     ]
 
 
@@ -189,7 +205,22 @@ class _Export:
         captured = capture_reference(
             reference, case_set, toolchain=toolchain, fixture=builtin_fixture(), progress=self.progress
         )
-        write_reference(self.directory / REFERENCE_NAME, captured)
+        baseline = measure_torch_baseline(
+            self._torch_model(reference), captured, case_set, tolerance=self.lock.tolerance, progress=self.progress
+        )
+        write_reference(self.directory / REFERENCE_NAME, replace(captured, torch_baseline=baseline))
+
+    def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
+        """Return PyTorch itself behind the objects that serve, for running it in company."""
+        from samevec.parity.torch_session import TorchSession  # noqa: PLC0415  the same
+
+        return open_model(
+            self.entry,
+            TorchSession(reference),
+            tokenizer_path=self.snapshot / TOKENIZER_NAME,
+            pad_token_id=_pad_token_id(self.snapshot),
+            type_ids=reference.type_ids,
+        )
 
     def _export_graph(self, reference: ReferenceModel) -> GraphInfo:
         from samevec.export.compact import compact  # noqa: PLC0415  the same

@@ -25,6 +25,7 @@ __all__ = [
     "plain_number",
     "ratio_histogram",
     "row_deviations",
+    "rows_with_other_bits",
 ]
 
 #: Bounds of the histogram's bins: four a decade, from a millionth of what is allowed to a hundred times that.
@@ -305,6 +306,14 @@ def deviations(
 def row_deviations(difference: NDArray[np.float64], ratio: NDArray[np.float64]) -> list[tuple[float, float]]:
     """Return each row's greatest difference and greatest ratio, which may be at different components."""
     return list(zip(difference.max(axis=1).tolist(), ratio.max(axis=1).tolist(), strict=True))
+
+
+def rows_with_other_bits(reference: NDArray[np.float32], candidate: NDArray[np.float32]) -> list[int]:
+    """Return which rows are not the same bit for bit; every row where shapes or types differ."""
+    if reference.shape != candidate.shape or reference.dtype != candidate.dtype:
+        return list(range(len(reference)))
+    a, b = (np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint32) for x in (reference, candidate))
+    return np.flatnonzero((a != b).any(axis=1)).tolist()
 
 
 def ratio_histogram(ratio: NDArray[np.float64]) -> Histogram:

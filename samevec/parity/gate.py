@@ -10,7 +10,15 @@ import numpy as np
 
 from samevec.errors import InferenceError, InputError, ReferenceMissingError
 from samevec.parity.cases import builtin_cases, quick_positions
-from samevec.parity.compare import compare, compare_ids, deviations, merge_comparisons, ratio_histogram, row_deviations
+from samevec.parity.compare import (
+    compare,
+    compare_ids,
+    deviations,
+    merge_comparisons,
+    ratio_histogram,
+    row_deviations,
+    rows_with_other_bits,
+)
 from samevec.parity.driver import driver_digest
 from samevec.parity.golden import golden_cells, has_card_values, is_published
 from samevec.parity.groupings import groupings
@@ -18,6 +26,7 @@ from samevec.parity.levels import PREFIX_DIMENSIONS, levels_of, prefix_dimension
 from samevec.parity.ranking_check import check_rankings
 from samevec.parity.recorder import Recorder, grouping_run, twins, unasked_microbatches
 from samevec.parity.tokens import tokenize_cases
+from samevec.parity.torch_baseline import BASELINE_TITLE
 from samevec.parity.torch_session import TorchSession
 from samevec.parity.verdict import Cell, RowError, Verdict, cell_failures
 from samevec.progress import SilentProgress
@@ -152,7 +161,12 @@ def run_gate(
             *(rankings.failures if rankings else ()),
         ),
         notes=(*_notes(cells, runs, baseline=_is_torch(model)), *(rankings.notes if rankings else ())),
-        not_measured=(*gate.not_measured(cases, runs), *_ranking_gap(rankings), *_golden_gap(model, check_golden)),
+        not_measured=(
+            *gate.not_measured(cases, runs),
+            *_ranking_gap(rankings),
+            *_golden_gap(model, check_golden),
+            *_baseline_gap(reference),
+        ),
         elapsed_s=time.monotonic() - started_s,
         quick=quick,
         baseline=_is_torch(model),
@@ -163,6 +177,7 @@ def run_gate(
         row_errors=gate.row_errors,
         histograms=gate.histograms,
         rankings=rankings,
+        torch_baseline=reference.torch_baseline,
     )
 
 
@@ -314,7 +329,7 @@ class _Gate:
         if level.name not in self.alone:
             return None
         expected = self.alone[level.name][members]
-        moved = {self.numbers[members[i]] for one in distinct for i in _rows_with_other_bits(expected, one)}
+        moved = {self.numbers[members[i]] for one in distinct for i in rows_with_other_bits(expected, one)}
         return tuple(sorted(moved))
 
     def _keep_errors(
@@ -375,16 +390,15 @@ def _golden_gap(model: Embedder | Reranker, checked: bool) -> tuple[str, ...]:
     return (f"the model card's golden values: {reason}",)
 
 
+def _baseline_gap(reference: Reference) -> tuple[str, ...]:
+    if reference.torch_baseline is not None:
+        return ()
+    return (f"{BASELINE_TITLE}: not captured in this artifact, which an older samevec exported",)
+
+
 def _distinct(outputs: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
     """Return the first repeat and those with other bits."""
     return [outputs[0], *(one for one in outputs[1:] if one.tobytes() != outputs[0].tobytes())]
-
-
-def _rows_with_other_bits(expected: NDArray[np.float32], found: NDArray[np.float32]) -> list[int]:
-    if expected.shape != found.shape or expected.dtype != found.dtype:
-        return list(range(len(expected)))
-    a, b = (np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint32) for x in (expected, found))
-    return np.flatnonzero((a != b).any(axis=1)).tolist()
 
 
 def _error_cell(level: Level, grouping: Grouping, error: InferenceError, recorder: Recorder) -> Cell:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from samevec.parity.markup import Html, element, joined
 from samevec.parity.plots import ErrorPoint, error_plot, ratio_plot
+from samevec.parity.torch_baseline import BASELINE_TITLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -145,6 +146,7 @@ def _section(model: Mapping[str, Any], *, boxed: bool) -> Html:
         _findings("What was not measured", model["not_measured"]),
         _matrix_part("Every comparison", model, _matrix_words(model), _matrix_cells(model)),
         _every_cell(model),
+        _torch_baseline(model.get("torch_baseline")),
         _live(model),
         _golden(model),
         _plots(model),
@@ -513,6 +515,36 @@ def _baseline(baseline: Mapping[str, Any] | None) -> Html | None:
         "The candidate is judged by the tolerance, not by this."
     )
     return _matrix_part("The baseline: PyTorch against PyTorch", baseline, words, _matrix_cells(baseline))
+
+
+def _torch_baseline(baseline: Mapping[str, Any] | None) -> Html | None:
+    """Show what PyTorch's own batches moved at export."""
+    if not baseline:
+        return None
+    groupings = baseline["groupings"]
+    levels = list(dict.fromkeys(level["level"] for grouping in groupings for level in grouping["levels"]))
+    rows = []
+    for grouping in groupings:
+        by_level = {level["level"]: level for level in grouping["levels"]}
+        found = list(by_level.values())
+        rows.append(
+            _row(
+                grouping["name"].replace("_", " "),
+                grouping["rows"],
+                grouping["runs"],
+                *(_figure(_number(by_level[name]["max_abs"])) if name in by_level else _NONE for name in levels),
+                _share(max((_number(level["worst_ratio"]) for level in found), default=0.0)),
+                max((level["failing_rows"] for level in found), default=0),
+                max((level["moved_rows"] for level in found), default=0),
+            )
+        )
+    headings = ["PyTorch's batches", "cases", "runs", *(name.replace("_", " ") for name in levels)]
+    headings += ["of its allowance", "rows outside the tolerance", "rows with other bits"]
+    caption = (
+        "PyTorch in batches against PyTorch one case at a time, measured at export: greatest absolute differences that "
+        "batching alone makes. The candidate is judged by the tolerance, not by this."
+    )
+    return joined([element("h3", BASELINE_TITLE), _table(BASELINE_TITLE, headings, rows, caption=caption)])
 
 
 def _number(value: float | str) -> float:

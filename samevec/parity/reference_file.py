@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from samevec.digest import canonical_json
 from samevec.errors import ReferenceMissingError
+from samevec.parity.torch_baseline import TorchBaseline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +32,9 @@ __all__ = [
     "write_reference",
 ]
 
-#: 2 since it holds the retrieval fixture's rows.
-REFERENCE_VERSION = 2
+#: 2 since it holds the retrieval fixture's rows, 3 since it says what PyTorch's own batches move.
+REFERENCE_VERSION = 3
+_READABLE_VERSIONS = (2, 3)
 
 # One key: the library writes several in an order that changes from run to run, and with it the file's digest.
 _METADATA_KEY = "samevec"
@@ -111,6 +113,8 @@ class Reference:
     final : ndarray of float32, shape (n_cases, width) or (n_cases,)
     retrieval : RetrievalReference or None
         None only where somebody compares cases of their own; a file has it.
+    torch_baseline : TorchBaseline or None
+        PyTorch against itself; None in files of version 2.
     """
 
     model: str
@@ -123,6 +127,7 @@ class Reference:
     raw: NDArray[np.float32]
     final: NDArray[np.float32]
     retrieval: RetrievalReference | None = None
+    torch_baseline: TorchBaseline | None = None
 
     @classmethod
     def from_rows(
@@ -187,6 +192,7 @@ def write_reference(path: Path, reference: Reference) -> None:
         "prompts": reference.prompts,
         "toolchain": reference.toolchain,
         "fixture_digest": reference.retrieval.fixture_digest,
+        "torch_baseline": None if reference.torch_baseline is None else reference.torch_baseline.to_dict(),
     }
     tensors = _to_tensors(reference) | _to_tensors(reference.retrieval, prefix=_RETRIEVAL)
     path.write_bytes(save(tensors, metadata={_METADATA_KEY: canonical_json(metadata).decode("ascii")}))
@@ -219,7 +225,7 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
         with safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
             version = metadata.pop("reference_version")
-            if version == REFERENCE_VERSION:
+            if version in _READABLE_VERSIONS:
                 names = [prefix + name for prefix in ("", _RETRIEVAL) for name in _TENSORS]
                 return _from_tensors(metadata, {name: file.get_tensor(name) for name in names})
     except FileNotFoundError as error:
@@ -233,7 +239,9 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
 
 def _from_tensors(metadata: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Reference:
     retrieval = RetrievalReference(fixture_digest=metadata.pop("fixture_digest"), **_rows(tensors, _RETRIEVAL))
-    return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval)
+    record = metadata.pop("torch_baseline", None)
+    baseline = None if record is None else TorchBaseline.from_dict(record)
+    return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval, torch_baseline=baseline)
 
 
 def _rows(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, Any]:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from samevec.parity.torch_baseline import BASELINE_TITLE
+
 if TYPE_CHECKING:
+    from samevec.parity.torch_baseline import BaselineLevel
     from samevec.parity.verdict import Cell, GroupingRun, Verdict
 
 __all__ = ["SHOWN_FAILURES", "failure_lines", "plain_lines", "verdict_table"]
@@ -28,8 +31,8 @@ def verdict_table(verdict: Verdict) -> Table:
     Returns
     -------
     rich.table.Table
-        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red. Rankings
-        are below.
+        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red. The last
+        lines are what PyTorch's own batches moved. Rankings are below.
     """
     outcome = "passed" if verdict.passed else f"FAILED ({len(verdict.failures)} findings)"
     name = "quick parity" if verdict.quick else "parity"
@@ -96,6 +99,7 @@ def _rows(verdict: Verdict) -> list[list[tuple[str, str]]]:
         *(_run_row(verdict, run, levels) for run in verdict.runs),
         *(_other_row(verdict, grouping, levels) for grouping in others),
         *(_single_row(cell, len(levels)) for cell in alone if cell.level != "ids"),
+        *_baseline_rows(verdict, levels),
     ]
 
 
@@ -127,6 +131,27 @@ def _other_row(verdict: Verdict, grouping: str, levels: list[str]) -> list[tuple
     first = next(by_level[level] for level in levels if level in by_level)
     n_rows = str(first.comparison.rows) if first.comparison else "0"
     return [(grouping, ""), (n_rows, ""), blank, *values, blank, blank]
+
+
+def _baseline_rows(verdict: Verdict, levels: list[str]) -> list[list[tuple[str, str]]]:
+    """Return the lines of what PyTorch's own batches moved at export."""
+    blank, baseline = (_NOT_ASKED, "dim"), verdict.torch_baseline
+    if baseline is None:
+        return [[(BASELINE_TITLE, ""), blank, blank, ("not captured", "yellow"), *[blank] * (len(levels) + 1)]]
+    lines = [[(BASELINE_TITLE, ""), *[("", "")] * (len(levels) + 4)]]
+    for grouping in baseline.groupings:
+        by_level = {level.level: level for level in grouping.levels}
+        values = [(_baseline_text(by_level[name]), "dim") if name in by_level else blank for name in levels]
+        moved = max(level.moved_rows for level in grouping.levels)
+        bits = (f"{moved} rows moved" if moved else "yes", "dim")
+        counts = [(str(grouping.rows), "dim"), (str(grouping.runs), "dim")]
+        lines.append([(f"  {grouping.name}", "dim"), *counts, *values, blank, bits])
+    return lines
+
+
+def _baseline_text(level: BaselineLevel) -> str:
+    outside = f" ({level.failing_rows} rows differ)" if level.failing_rows else ""
+    return f"{level.max_abs:.1e}{outside}"
 
 
 def _difference(cell: Cell) -> str:

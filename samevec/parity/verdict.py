@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from samevec.parity.compare import Comparison, Histogram
     from samevec.parity.rankings import Rankings
     from samevec.parity.receipt import Binding
+    from samevec.parity.torch_baseline import TorchBaseline
 
 __all__ = ["WORST_ROWS", "Cell", "GroupingRun", "RowError", "Verdict", "cell_failures"]
 
@@ -238,6 +239,8 @@ class Verdict:
         By grouping: how many components take how much of their allowance.
     rankings : Rankings or None
         Over the retrieval fixture; None where that was not measured. Its failures and notes are among the verdict's.
+    torch_baseline : TorchBaseline or None
+        What PyTorch's own batches moved at export; None where the artifact does not say.
     """
 
     model: str
@@ -263,6 +266,7 @@ class Verdict:
     row_errors: Mapping[str, tuple[RowError, ...]] = field(default_factory=dict)
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     rankings: Rankings | None = None
+    torch_baseline: TorchBaseline | None = None
 
     @property
     def passed(self) -> bool:
@@ -319,6 +323,7 @@ class Verdict:
             "worst_rows": [{"grouping": grouping, **error.to_dict()} for grouping, error in self.worst_rows],
             "histograms": {name: histogram.to_dict() for name, histogram in self.histograms.items()},
             "rankings": None if self.rankings is None else self.rankings.to_dict(),
+            "torch_baseline": None if self.torch_baseline is None else self.torch_baseline.to_dict(),
         }
 
     def with_findings(

@@ -69,6 +69,10 @@ def test_a_quick_run_reports_and_opens_no_gate(home: Path, tmp_path: Path, cli: 
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "<strong>Passed</strong>" in page
     assert "no receipt lets this be served" in page
+    assert [one["name"] for one in model["torch_baseline"]["groupings"]] == ["alone", "arrival_8", "near_equal_32"]
+    assert "<h3>PyTorch against itself</h3>" in page
+    assert "PyTorch against itself" in done.out
+    assert not any("PyTorch against itself" in words for words in model["not_measured"])
     assert page.count("<svg") >= 2
     assert f"report {tmp_path / 'report' / 'index.html'}" in done.err
     (suite,) = ET.parse(tmp_path / "report" / "junit.xml").getroot()

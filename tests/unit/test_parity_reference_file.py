@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,7 @@ from samevec.parity.reference_file import (
     read_reference,
     write_reference,
 )
+from samevec.parity.torch_baseline import BaselineGrouping, BaselineLevel, TorchBaseline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,14 +110,65 @@ def test_a_file_of_another_version_says_so_and_what_to_do(tmp_path: Path) -> Non
     path = tmp_path / "r"
     write_reference(path, reference())
     marker = b'\\"reference_version\\":'
-    assert path.read_bytes().count(marker + b"2") == 1
-    path.write_bytes(path.read_bytes().replace(marker + b"2", marker + b"1"))
+    written = marker + str(REFERENCE_VERSION).encode()
+    assert path.read_bytes().count(written) == 1
+    path.write_bytes(path.read_bytes().replace(written, marker + b"1"))
     with pytest.raises(ReferenceMissingError) as caught:
         read_reference(path, fix="samevec export --model m")
     assert str(caught.value) == (
         f"{path}: written by another samevec (reference version 1, this one reads {REFERENCE_VERSION}); "
         "run: samevec export --model m"
     )
+
+
+def baseline() -> TorchBaseline:
+    level = BaselineLevel(
+        level="raw",
+        components=4,
+        failing_rows=1,
+        failing_components=2,
+        moved_rows=1,
+        max_abs=0.25,
+        max_relative=0.125,
+        worst_ratio=math.inf,
+    )
+    return TorchBaseline((BaselineGrouping(name="arrival_8", rows=2, runs=1, levels=(level,)),))
+
+
+def test_what_pytorch_moved_itself_is_read_as_written(tmp_path: Path) -> None:
+    write_reference(tmp_path / "r", dataclasses.replace(reference(), torch_baseline=baseline()))
+    assert read_reference(tmp_path / "r").torch_baseline == baseline()
+
+
+def test_a_file_of_before_it_was_captured_is_read_without(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    write_reference(path, reference())
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    metadata = json.loads(header["__metadata__"]["samevec"])
+    assert metadata.pop("torch_baseline") is None
+    metadata["reference_version"] = 2
+    header["__metadata__"]["samevec"] = json.dumps(metadata)
+    older = json.dumps(header).encode()
+    path.write_bytes(len(older).to_bytes(8, "little") + older + content[8 + length :])
+    read = read_reference(path)
+    assert read.torch_baseline is None
+    assert read.ids == reference().ids
+
+
+@pytest.mark.parametrize("record", ['{\\"groupings\\":[{}]}', "7", '{\\"groupings\\":[7]}'])
+def test_a_spoilt_baseline_is_refused_in_words(tmp_path: Path, record: str) -> None:
+    path = tmp_path / "r"
+    write_reference(path, reference())
+    content = path.read_bytes()
+    marker = b'\\"torch_baseline\\":'
+    assert content.count(marker + b"null") == 1
+    spoilt = content.replace(marker + b"null", marker + record.encode())
+    length = int.from_bytes(content[:8], "little") + len(spoilt) - len(content)
+    path.write_bytes(length.to_bytes(8, "little") + spoilt[8:])
+    with pytest.raises(ReferenceMissingError, match="not a readable reference"):
+        read_reference(path)
 
 
 def test_a_reference_without_the_fixtures_rows_is_not_written(tmp_path: Path) -> None:
