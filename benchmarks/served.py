@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +47,19 @@ class Served:
         Where it speaks the framed protocol.
     ready_s : float
         From starting the process to its ready line: interpreter, imports, digests, gate, loading, first row.
+    process : subprocess.Popen
     """
 
     pid: int
     url: str
     socket_path: Path
     ready_s: float
+    process: subprocess.Popen[str]
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.terminate()
+        return self.process.wait(_STOP_TIMEOUT_S)
 
 
 def prove_both(models: Models, profile: str) -> None:
@@ -62,13 +69,17 @@ def prove_both(models: Models, profile: str) -> None:
 
 
 @contextmanager
-def serving(models: Models, profile: str) -> Iterator[Served]:
+def serving(models: Models, profile: str, *arguments: str, log_path: Path | None = None) -> Iterator[Served]:
     """Run ``samevec serve`` with both models while a block runs.
 
     Parameters
     ----------
     models : Models
     profile : str
+    *arguments : str
+        More flags.
+    log_path : Path, optional
+        Takes the server's log; else it goes where this process's standard error goes.
 
     Yields
     ------
@@ -79,19 +90,29 @@ def serving(models: Models, profile: str) -> Iterator[Served]:
     RuntimeError
         It ended before it was ready; it has said why on standard error.
     """
-    with tempfile.TemporaryDirectory(prefix="samevec-bench-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="samevec-bench-"))
         socket_path = Path(folder) / "frames.sock"
         command = [sys.executable, "-m", "samevec", "serve", "--profile", profile, "--lock", str(models.lock_path)]
         command += ["--home", str(models.home), "--port", "0", "--socket", str(socket_path), "--log-format", "json"]
+        log = stack.enter_context(log_path.open("w")) if log_path is not None else None
         started_s = time.perf_counter()
-        process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=log, text=True
+        )
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             ready_s = time.perf_counter() - started_s
             if not line:
                 raise RuntimeError(f"samevec serve ended with {process.wait()} before it was ready")
-            yield Served(pid=process.pid, url=json.loads(line)["url"], socket_path=socket_path, ready_s=ready_s)
+            yield Served(
+                pid=process.pid,
+                url=json.loads(line)["url"],
+                socket_path=socket_path,
+                ready_s=ready_s,
+                process=process,
+            )
         finally:
             process.terminate()
             process.communicate(timeout=_STOP_TIMEOUT_S)

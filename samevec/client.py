@@ -59,10 +59,13 @@ class ModelServerError(RuntimeError):
     ----------
     kind : str
         The server's error type, such as ``"overloaded"``.
+    retry_after_s : int or None
+        When to come again, where the server said so.
     """
 
-    def __init__(self, message: str, *, kind: str) -> None:
+    def __init__(self, message: str, *, kind: str, retry_after_s: int | None = None) -> None:
         self.kind = kind
+        self.retry_after_s = retry_after_s
         super().__init__(f"Model server error: {message}")
 
 
@@ -323,7 +326,8 @@ def _checked(body: bytes) -> dict[str, Any]:
     message, kind = str(answer.get("error", "unknown")), str(answer.get("type", "unknown"))
     if kind == "deadline_exceeded":
         raise TimeoutError(message)
-    raise ModelServerError(message, kind=kind)
+    retry_after_s = answer.get("retry_after_s")
+    raise ModelServerError(message, kind=kind, retry_after_s=retry_after_s if type(retry_after_s) is int else None)
 
 
 def _array(answer: dict[str, Any], name: str) -> NDArray[np.float32]:

@@ -37,6 +37,9 @@ class Admission:
         self._lock = threading.Lock()
         self.items = 0
         self.tokens = 0
+        self._n_admitted = 0
+        self._n_seen: int | None = None
+        self._at_rest = False
 
     def admit(self, n_items: int) -> Ticket:
         """Accept a request by its items, before it is tokenised.
@@ -50,7 +53,16 @@ class Admission:
             if self.items and self.items + n_items > self._max_items:
                 raise self._refusal(f"{self.items} items are queued")
             self.items += n_items
+            self._n_admitted += 1
         return Ticket(self, n_items)
+
+    def comes_to_rest(self) -> bool:
+        """Say once after work, and once after the start, that nothing was asked between two looks and nothing waits."""
+        with self._lock:
+            rests = self.items == 0 and self._n_admitted == self._n_seen
+            self._n_seen = self._n_admitted
+            begins, self._at_rest = rests and not self._at_rest, rests
+            return begins
 
     def _refusal(self, what: str) -> OverloadedError:
         wait_s = min(_MAX_RETRY_S, max(_MIN_RETRY_S, self._retry_after_s(self.tokens)))

@@ -18,6 +18,7 @@ import orjson
 import uvicorn
 
 from samevec.errors import ConfigError
+from samevec.machine import allow_open_files, give_back_memory
 from samevec.server.app import create_app
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
@@ -46,6 +47,8 @@ _log = logging.getLogger(__name__)
 
 # How often idle models are looked for: unloading may come so much late.
 _LOOK_IDLE_S = 5.0
+# No work for so long, or up to twice, and the memory that it freed is given back.
+_LOOK_REST_S = 1.0
 
 
 class _HttpServer(uvicorn.Server):
@@ -131,6 +134,7 @@ def run_server(models: Sequence[ServedModel], settings: ServerSettings, endpoint
     require_tls(settings)
     with reserve_endpoints(settings) if endpoints is None else endpoints as held:
         configure_logging(settings.log_format)
+        allow_open_files()  # one for each connection
         run = _Run(
             models=models,
             settings=settings,
@@ -249,8 +253,10 @@ class _Run:
                 running.result()
             self.on_ready()
             unloading = asyncio.ensure_future(_unload_idle(service, self.settings.idle_unload_s))
+            resting = asyncio.ensure_future(_give_back_at_rest(service))
             await _wait_any(asyncio.ensure_future(stop.wait()), running)
             unloading.cancel()
+            resting.cancel()
             await _drain(service, frames, http, running, self.settings.drain_s)
         finally:
             service.stop(timeout_s=1.0)
@@ -264,6 +270,14 @@ async def _unload_idle(service: Service, after_s: float) -> None:
     while after_s:
         await asyncio.sleep(min(_LOOK_IDLE_S, after_s))
         service.unload_idle()
+
+
+async def _give_back_at_rest(service: Service) -> None:
+    """Give freed memory back whenever work has ended and none follows; for ever."""
+    while True:
+        await asyncio.sleep(_LOOK_REST_S)
+        if service.comes_to_rest():
+            await asyncio.to_thread(give_back_memory)
 
 
 def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:

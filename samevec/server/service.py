@@ -244,6 +244,10 @@ class Service:
         while self._admission.items:
             await asyncio.sleep(0.01)
 
+    def comes_to_rest(self) -> bool:
+        """Say once after work that there has been none since the last call."""
+        return self._admission.comes_to_rest()
+
     def stop(self, *, timeout_s: float = 5.0) -> None:
         """End the workers; what is still queued fails with NotReadyError."""
         self.is_draining = True

@@ -19,7 +19,7 @@ from samevec.server.answers import encode_array
 from samevec.server.endpoints import BACKLOG
 from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.service import EmbedWork, RerankWork
-from samevec.server.status import error_status, public_message
+from samevec.server.status import error_headers, error_status, public_message
 from samevec.server.truememory import resolve_reranker, resolve_tier
 
 if TYPE_CHECKING:
@@ -178,7 +178,9 @@ class FrameServer:
                 if not isinstance(error, SamevecError):
                     _log.exception("unforeseen error in a socket request")
                 account.status, account.error = error_status(error)
-                return _error_record(account.error, public_message(error))
+                retry_after = error_headers(error).get("retry-after")
+                record = _error_record(account.error, public_message(error))
+                return record if retry_after is None else {**record, "retry_after_s": int(retry_after)}
             account.status, account.error = (200, None) if answer is not None else (CLIENT_GONE, "client_gone")
             return answer
 

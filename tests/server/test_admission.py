@@ -32,6 +32,19 @@ def test_retry_after_stays_within_what_is_believed(expected_s: float, told_s: fl
     assert caught.value.retry_after_s == told_s
 
 
+def test_rest_is_told_once_after_the_start_and_after_work() -> None:
+    admission = Admission(max_items=4, max_tokens=100, retry_after_s=lambda _: 1.0)
+    assert [admission.comes_to_rest() for _ in range(4)] == [False, True, False, False]
+    with admission.admit(1):
+        assert not admission.comes_to_rest()
+        assert not admission.comes_to_rest()  # it waits still
+    assert [admission.comes_to_rest() for _ in range(3)] == [True, False, False]
+    with admission.admit(1):
+        pass
+    assert not admission.comes_to_rest()  # come and gone since the last look: more may follow
+    assert [admission.comes_to_rest() for _ in range(2)] == [True, False]
+
+
 def test_the_rate_before_anything_has_run_is_zero() -> None:
     rate = Rate()
     rate.start(5.0)

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest
 from stand_ins import EMBEDDER, InProcess, alone, in_process, queued, text_ids, vectors_of, wait_until
 from worker_bench import Call, Stage, served_stage, staged_embedder
 
+from samevec.server import serve
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.serve import running_server
 
@@ -170,6 +172,23 @@ def test_retry_after_comes_from_the_measured_rate(stage: Stage) -> None:
             assert refused.headers["retry-after"] == "4"  # 32,040 tokens at that rate, in whole seconds
 
         asyncio.run(run())
+
+
+def test_memory_is_given_back_once_after_work(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(serve, "_LOOK_REST_S", 0.01)
+    monkeypatch.setattr(serve, "give_back_memory", lambda: given.append(True))
+    with running_server([ServedModel(model=staged_embedder(stage, workers=2))], ServerSettings(port=0)) as endpoints:
+        wait_until(lambda: len(given) == 1)  # what starting left
+        stage.held = True
+        with ThreadPoolExecutor() as clients:
+            asked = clients.submit(httpx.post, f"{endpoints.url}/v1/embeddings", json={"input": "a"}, timeout=20)
+            stage.call(0)
+            threading.Event().wait(0.1)
+            assert len(given) == 1
+            stage.release()
+            assert asked.result().status_code == 200
+        wait_until(lambda: len(given) == 2)
 
 
 def test_the_drain_lets_every_runner_finish(stage: Stage) -> None:

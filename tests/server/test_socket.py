@@ -30,6 +30,7 @@ from stand_ins import (
     wait_until,
 )
 
+from samevec.client import EmbeddingProxy, ModelServerError
 from samevec.errors import InputError
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.serve import running_server
@@ -289,6 +290,26 @@ def test_a_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
                 all(stuck.receive()["ok"] for _ in range(6))
         with FrameClient(path) as client:
             assert client.ask({"op": "ping"})["ok"] is True
+
+
+def test_a_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
+    path, script = tmp_path / "s.sock", Script(gate=threading.Event())
+    assert script.gate is not None
+    with (
+        running_server([ServedModel(model=embedder(script))], settings(path, max_queue_items=2)) as endpoints,
+        FrameClient(path) as first,
+        FrameClient(path) as second,
+    ):
+        first.send(b'{"op": "embed", "texts": ["a", "b"]}')
+        wait_until(lambda: queued(endpoints.url) == 2)
+        refused = second.ask({"op": "embed", "texts": ["c"]})
+        assert (refused["ok"], refused["type"], refused["retry_after_s"]) == (False, "overloaded", 1)
+        with pytest.raises(ModelServerError, match="the queue is full") as caught:
+            EmbeddingProxy(address=str(path)).encode(["c"])
+        assert (caught.value.kind, caught.value.retry_after_s) == ("overloaded", 1)
+        script.gate.set()
+        assert first.receive()["ok"] is True
+        assert "retry_after_s" not in second.ask({"op": "embed", "texts": [1]})
 
 
 def test_tiers_are_never_served_by_another_model() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -133,3 +136,47 @@ def test_this_machine_answers() -> None:
     assert cpu_name() == cpu_name()
     assert cpu_name().endswith(")")
     assert "\n" not in cpu_name()
+
+
+FREED = """
+import ctypes, threading
+from samevec.machine import give_back_memory, process_memory_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def work():
+    blocks = [libc.malloc(64 << 10) for _ in range(600)]
+    for block in blocks:
+        ctypes.memset(block, 1, 64 << 10)
+    libc.malloc(64 << 10)  # lies above them: they cannot be given back from the end
+    for block in blocks:
+        libc.free(ctypes.c_void_p(block))
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+kept = process_memory_bytes()[0]
+assert give_back_memory()
+print(kept - process_memory_bytes()[0])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the call is glibc's")
+def test_freed_memory_goes_back() -> None:
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 30 << 20
+
+
+OPEN_FILES = """
+import resource
+from samevec.machine import allow_open_files
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 500))
+print(allow_open_files(400), allow_open_files(300), allow_open_files(), resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_open_files_are_allowed_up_to_the_hard_limit_and_never_fewer() -> None:
+    done = subprocess.run([sys.executable, "-c", OPEN_FILES], capture_output=True, text=True, check=True)
+    assert done.stdout == "400 400 500 (500, 500)\n"
