@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from samevec.server.answers import TRUNCATED_HEADER
 from samevec.server.dialects.fields import MOST_COUNT, PROMPT_NAMES
+from samevec.server.dialects.rerank import COHERE_V1, COHERE_V2, JINA, LAST_PRIORITY
 from samevec.server.dialects.tei import TOKENS_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from samevec.server.dialects.rerank import RerankBody, RerankOption
     from samevec.server.service import Service
 
 __all__ = ["HEALTH", "INFO", "METRICS", "MODELS", "OPENAPI_VERSION", "READY", "add_security", "describe_routes"]
@@ -64,7 +66,22 @@ _MODEL = _named("A served model, by its name in the lock or on the hub; may be l
 _PROMPT_NAME = _prompt("Which of the model's own prompts is put before each text; none unless asked for.")
 _RAW_SCORES = _flag("Give logits instead of activated scores.", default=False)
 _TOP_N = {**_COUNT, "description": "Give the best so many; all when left out."}
-_MAX_DOCUMENT = {**_COUNT, "description": "Cut each document to so many tokens; the model's limit alone otherwise."}
+_RERANK_OPTIONS: dict[RerankOption, dict[str, Any]] = {
+    "batch_size": _BATCH_SIZE,
+    "raw_scores": _RAW_SCORES,
+    "truncate": _TRUNCATE,
+    "max_tokens_per_doc": {
+        **_COUNT,
+        "description": "Cut each document to so many tokens; the model's limit alone otherwise.",
+    },
+    "priority": {
+        "type": "integer",
+        "nullable": True,
+        "minimum": 0,
+        "maximum": LAST_PRIORITY,
+        "description": "Read and ignored.",
+    },
+}
 
 # Parts of answers.
 
@@ -177,15 +194,21 @@ def describe_routes(service: Service) -> dict[str, dict[str, Any]]:
     """
     max_items = service.settings.max_batch_items
     documents = _list({"oneOf": [_TEXT, _object(["text"], {"text": _TEXT})]}, minItems=1, maxItems=max_items)
-    jina_or_tei = {"oneOf": [_jina_body(documents), _tei_rerank_body(max_items)]}
+    jina_or_tei = {"oneOf": [_rerank_body(documents, JINA, title="Jina"), _tei_rerank_body(max_items)]}
     tokens = {TOKENS_HEADER: {"description": _USAGE_WORDS, "schema": _INTEGER}}
     return {
         "/v1/embeddings": _post("Embed texts (OpenAI)", _embeddings_body(service), _EMBEDDINGS_ANSWER, _OPENAI_ERROR),
         "/v1/rerank": _post(
-            "Rank documents for a query (Cohere v1)", _cohere_v1_body(documents), _COHERE_V1_ANSWER, _COHERE_ERROR
+            "Rank documents for a query (Cohere v1)",
+            _rerank_body(documents, COHERE_V1),
+            _COHERE_V1_ANSWER,
+            _COHERE_ERROR,
         ),
         "/v2/rerank": _post(
-            "Rank documents for a query (Cohere v2)", _cohere_v2_body(documents), _COHERE_V2_ANSWER, _COHERE_ERROR
+            "Rank documents for a query (Cohere v2)",
+            _rerank_body(documents, COHERE_V2),
+            _COHERE_V2_ANSWER,
+            _COHERE_ERROR,
         ),
         "/rerank": _post(
             "Rank documents (Jina) or texts (TEI) for a query",
@@ -315,54 +338,12 @@ def _tei_embed_body(service: Service) -> dict[str, Any]:
     )
 
 
-def _cohere_v1_body(documents: dict[str, Any]) -> dict[str, Any]:
-    return _object(
-        ["query", "documents"],
-        {
-            "query": _TEXT,
-            "documents": documents,
-            "model": _MODEL,
-            "top_n": _TOP_N,
-            "max_tokens_per_doc": _MAX_DOCUMENT,
-            "return_documents": _flag("Give each document's text back.", default=False),
-            "raw_scores": _RAW_SCORES,
-            "truncate": _TRUNCATE,
-            "batch_size": _BATCH_SIZE,
-        },
-    )
-
-
-def _cohere_v2_body(documents: dict[str, Any]) -> dict[str, Any]:
-    priority = {"type": "integer", "nullable": True, "minimum": 0, "maximum": 999, "description": "Read and ignored."}
-    return _object(
-        ["query", "documents"],
-        {
-            "query": _TEXT,
-            "documents": documents,
-            "model": _MODEL,
-            "top_n": _TOP_N,
-            "max_tokens_per_doc": _MAX_DOCUMENT,
-            "return_documents": _flag("Give each document's text back.", default=False),
-            "priority": priority,
-        },
-    )
-
-
-def _jina_body(documents: dict[str, Any]) -> dict[str, Any]:
-    return _object(
-        ["query", "documents"],
-        {
-            "query": _TEXT,
-            "documents": documents,
-            "model": _MODEL,
-            "top_n": _TOP_N,
-            "return_documents": _flag("Give each document's text back.", default=True),
-            "raw_scores": _RAW_SCORES,
-            "truncate": _TRUNCATE,
-            "batch_size": _BATCH_SIZE,
-        },
-        title="Jina",
-    )
+def _rerank_body(documents: dict[str, Any], allowed: RerankBody, **more: Any) -> dict[str, Any]:
+    """Describe what :func:`samevec.server.dialects.rerank.read_rerank` reads."""
+    options: dict[str, Any] = {name: _RERANK_OPTIONS[name] for name in allowed.options}
+    returned = _flag("Give each document's text back.", default=allowed.returns_documents)
+    common = {"query": _TEXT, "documents": documents, "model": _MODEL, "top_n": _TOP_N, "return_documents": returned}
+    return _object(["query", "documents"], {**common, **options}, **more)
 
 
 def _tei_rerank_body(max_items: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from samevec.errors import InputError
 from samevec.server.dialects import cohere, jina
 from samevec.server.dialects.openai import parse_embeddings
+from samevec.server.dialects.records import RerankRequest
 from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 
 EMBED = {"model": "m", "input": "x"}
@@ -102,6 +103,54 @@ def test_rerank_refusals(change: dict[str, Any], message: str) -> None:
     assert problem(cohere.parse_rerank_v1, {**RERANK, **change}) == message
     assert problem(cohere.parse_rerank_v2, {**RERANK, **change}) == message
     assert problem(jina.parse_rerank, {**RERANK, **change}) == message
+
+
+WRONG: dict[str, Any] = {
+    "model": 7,
+    "top_n": 0,
+    "batch_size": 0,
+    "return_documents": 1,
+    "raw_scores": 1,
+    "truncate": 1,
+    "max_tokens_per_doc": 0,
+    "priority": 1000,
+    "query": 7,
+    "surprise": 7,
+    "documents": 7,
+}
+#: As the readers of each dialect told them when they were three.
+ORDERS = {
+    cohere.parse_rerank_v1: [name for name in WRONG if name != "priority"],
+    cohere.parse_rerank_v2: [name for name in WRONG if name not in ("batch_size", "raw_scores", "truncate")],
+    jina.parse_rerank: [name for name in WRONG if name not in ("max_tokens_per_doc", "priority")],
+}
+
+
+@pytest.mark.parametrize("parse", ORDERS)
+def test_of_several_mistakes_the_first_is_told(parse: Any) -> None:
+    body, told = {name: WRONG[name] for name in reversed(ORDERS[parse])}, []
+    while any(body.get(name) == WRONG[name] for name in WRONG):
+        told.append(problem(parse, body).partition(":")[0])
+        del body[told[-1]]
+        body |= {name: value for name, value in RERANK.items() if name == told[-1]}
+    assert told == ORDERS[parse]
+    assert parse(body, max_items=3).documents == ("d",)
+
+
+@pytest.mark.parametrize("parse", ORDERS)
+def test_options_of_the_other_dialects_are_unknown(parse: Any) -> None:
+    for name in set(WRONG) - set(ORDERS[parse]):
+        assert problem(parse, {**RERANK, name: 1}).startswith(f"{name}: unknown option; the options are: ")
+
+
+def test_rerank_defaults() -> None:
+    for parse, returned in (
+        (cohere.parse_rerank_v1, False),
+        (cohere.parse_rerank_v2, False),
+        (jina.parse_rerank, True),
+    ):
+        request = parse(RERANK, max_items=3)
+        assert request == RerankRequest(model=None, query="q", documents=("d",), return_documents=returned)
 
 
 def test_frames() -> None:

@@ -7,87 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from samevec.errors import InputError
 from samevec.server.answers import ranked_results, truncation_headers, truncation_record
-from samevec.server.dialects.fields import Fields, read_documents
 from samevec.server.dialects.records import Answer, RerankRequest
+from samevec.server.dialects.rerank import COHERE_V1, COHERE_V2, read_rerank
 
 if TYPE_CHECKING:
     from samevec.server.service import Scored
 
 __all__ = ["encode_rerank_v1", "encode_rerank_v2", "parse_rerank_v1", "parse_rerank_v2"]
 
-# Cohere's scale: 0 is the most urgent.
-_LAST_PRIORITY = 999
 # A warning for each of thousands of documents helps nobody.
 _MAX_WARNINGS = 20
 
 
 def parse_rerank_v1(body: object, *, max_items: int) -> RerankRequest:
-    """Read the body of ``POST /v1/rerank``.
-
-    Parameters
-    ----------
-    body : object
-        Parsed JSON.
-    max_items : int
-        Documents of one request.
-
-    Returns
-    -------
-    RerankRequest
-
-    Raises
-    ------
-    InputError, EmptyInputError, BatchTooLargeError
-        As :func:`samevec.server.dialects.openai.parse_embeddings`.
-    """
-    fields = Fields(body)
-    model, top_n, batch_size = fields.text("model", None), fields.count("top_n"), fields.count("batch_size")
-    return_documents = fields.boolean("return_documents", default=False)
-    raw_scores = fields.boolean("raw_scores", default=False)
-    truncate = fields.boolean("truncate", default=True)
-    max_document_tokens = fields.count("max_tokens_per_doc")
-    query, documents = fields.require_text("query"), fields.require("documents")
-    fields.refuse_rest()
-    return RerankRequest(
-        model=model,
-        query=query,
-        documents=read_documents(documents, limit=max_items),
-        top_n=top_n,
-        return_documents=return_documents,
-        raw_scores=raw_scores,
-        truncate=truncate,
-        batch_size=batch_size,
-        max_document_tokens=max_document_tokens,
-    )
+    """Read the body of ``POST /v1/rerank``, see :func:`samevec.server.dialects.rerank.read_rerank`."""
+    return read_rerank(body, COHERE_V1, max_items=max_items)
 
 
 def parse_rerank_v2(body: object, *, max_items: int) -> RerankRequest:
-    """Read the body of ``POST /v2/rerank``, see :func:`parse_rerank_v1`.
-
-    Notes
-    -----
-    ``priority`` orders Cohere's own queue. It is checked and not used: it cannot change a score, and the queue here
-    lets short requests pass already.
-    """
-    fields = Fields(body)
-    model, top_n = fields.text("model", None), fields.count("top_n")
-    return_documents = fields.boolean("return_documents", default=False)
-    max_document_tokens = fields.count("max_tokens_per_doc")
-    priority = fields.count("priority", least=0)
-    if priority is not None and priority > _LAST_PRIORITY:
-        raise InputError(f"{priority} given, at most {_LAST_PRIORITY} is possible", field="priority")
-    query, documents = fields.require_text("query"), fields.require("documents")
-    fields.refuse_rest()
-    return RerankRequest(
-        model=model,
-        query=query,
-        documents=read_documents(documents, limit=max_items),
-        top_n=top_n,
-        return_documents=return_documents,
-        max_document_tokens=max_document_tokens,
-    )
+    """Read the body of ``POST /v2/rerank``, see :func:`samevec.server.dialects.rerank.read_rerank`."""
+    return read_rerank(body, COHERE_V2, max_items=max_items)
 
 
 def encode_rerank_v1(scored: Scored, request: RerankRequest) -> Answer:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import orjson
 
 from samevec.server.answers import ranked_results, truncation_headers, truncation_record
-from samevec.server.dialects.fields import Fields, read_documents
 from samevec.server.dialects.records import Answer, RerankRequest
+from samevec.server.dialects.rerank import JINA, read_rerank
 
 if TYPE_CHECKING:
     from samevec.server.service import Scored
@@ -17,42 +17,11 @@ __all__ = ["encode_rerank", "parse_rerank"]
 
 
 def parse_rerank(body: object, *, max_items: int) -> RerankRequest:
-    """Read the body of ``POST /rerank`` when it has ``documents``.
+    """Read the body of ``POST /rerank`` when it has documents, see :func:`samevec.server.dialects.rerank.read_rerank`.
 
-    Parameters
-    ----------
-    body : object
-        Parsed JSON.
-    max_items : int
-        Documents of one request.
-
-    Returns
-    -------
-    RerankRequest
-        ``return_documents`` is true unless refused: Jina's default.
-
-    Raises
-    ------
-    InputError, EmptyInputError, BatchTooLargeError
-        As :func:`samevec.server.dialects.openai.parse_embeddings`.
+    Documents are sent back unless refused: Jina's default.
     """
-    fields = Fields(body)
-    model, top_n, batch_size = fields.text("model", None), fields.count("top_n"), fields.count("batch_size")
-    return_documents = fields.boolean("return_documents", default=True)
-    raw_scores = fields.boolean("raw_scores", default=False)
-    truncate = fields.boolean("truncate", default=True)
-    query, documents = fields.require_text("query"), fields.require("documents")
-    fields.refuse_rest()
-    return RerankRequest(
-        model=model,
-        query=query,
-        documents=read_documents(documents, limit=max_items),
-        top_n=top_n,
-        return_documents=return_documents,
-        raw_scores=raw_scores,
-        truncate=truncate,
-        batch_size=batch_size,
-    )
+    return read_rerank(body, JINA, max_items=max_items)
 
 
 def encode_rerank(scored: Scored, request: RerankRequest) -> Answer:
