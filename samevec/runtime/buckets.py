@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["LEAST_TOKENS", "MANY_ROWS", "Bucket", "Piece", "bucket_shapes", "cover", "fill_bucket", "stale_entries"]
+__all__ = [
+    "LEAST_TOKENS",
+    "MANY_ROWS",
+    "Bucket",
+    "Piece",
+    "bucket_shapes",
+    "cover",
+    "fill_bucket",
+    "most_open_shapes",
+    "stale_entries",
+]
 
 #: Tokens of the smallest bucket.
 LEAST_TOKENS = 32
@@ -84,40 +94,63 @@ def bucket_shapes(max_tokens: int, *, token_budget: int) -> tuple[Bucket, ...]:
     return tuple(sorted(alone + [Bucket(MANY_ROWS, n) for n in tokens if n * MANY_ROWS <= token_budget]))
 
 
-def cover(n_rows: int, n_tokens: int, shapes: Sequence[Bucket]) -> list[Piece]:
-    """Cut a run into pieces that each fill a bucket.
+def cover(lengths: Sequence[int], shapes: Sequence[Bucket]) -> list[Piece]:
+    """Cut a run into pieces that each fill a bucket, so that the least is computed.
 
     Parameters
     ----------
-    n_rows, n_tokens : int
-        Of the run, at least 1 each.
+    lengths : sequence of int
+        Tokens of each row of the run, at least 1 each.
     shapes : sequence of Bucket
         As :func:`bucket_shapes` gives them.
 
     Returns
     -------
     list of Piece
-        Every row once, in order. What is left over after the eights fills another one if it makes half of it, and runs
-        row by row otherwise.
+        Every row once, in order.
 
     Raises
     ------
     InputError
         No bucket has so many tokens.
+
+    Notes
+    -----
+    The least by padded tokens, where a run counts as twice the tokens of the smallest bucket in addition. So eights are
+    at least half full, and a short row is padded to the length of a long one only where that is cheaper than a run of
+    its own.
     """
+    widths = [_width(n_tokens, shapes) for n_tokens in lengths]
+    run_tokens = 2 * min(shape.n_tokens for shape in shapes)
+    costs, pieces = [0] * (len(widths) + 1), {}
+    for start in reversed(range(len(widths))):
+        found = _pieces_at(start, widths, shapes)
+        totals = [piece.bucket.padded_tokens + run_tokens + costs[piece.stop] for piece in found]
+        costs[start] = min(totals)
+        pieces[start] = found[totals.index(costs[start])]
+    chosen, start = [], 0
+    while start < len(widths):
+        chosen.append(pieces[start])
+        start = pieces[start].stop
+    return chosen
+
+
+def _width(n_tokens: int, shapes: Sequence[Bucket]) -> int:
     width = min((shape.n_tokens for shape in shapes if shape.n_tokens >= n_tokens), default=None)
     if width is None:
         longest = max(shape.n_tokens for shape in shapes)
         raise InputError(f"{n_tokens} tokens, the longest compiled shape has {longest}", field="input")
-    many = max(shape.n_rows for shape in shapes if shape.n_tokens == width)
-    pieces, start = [], 0
-    while start < n_rows:
-        taken = min(many, n_rows - start)
-        size = many if taken * 2 >= many else 1
-        stop = min(start + size, n_rows)
-        pieces.append(Piece(start, stop, Bucket(size, width)))
-        start = stop
-    return pieces
+    return width
+
+
+def _pieces_at(start: int, widths: Sequence[int], shapes: Sequence[Bucket]) -> list[Piece]:
+    """Return the pieces that may begin at a row, those of most rows first."""
+    found = [Piece(start, start + 1, Bucket(1, widths[start]))]
+    for stop in range(start + 1, min(start + MANY_ROWS, len(widths)) + 1):
+        bucket = Bucket(MANY_ROWS, max(widths[start:stop]))
+        if bucket in shapes:
+            found.insert(0, Piece(start, stop, bucket))
+    return found
 
 
 def fill_bucket(features: Features, piece: Piece) -> Features:
@@ -144,6 +177,27 @@ def fill_bucket(features: Features, piece: Piece) -> Features:
     mask[piece.stop - piece.start :, 0] = 1
     type_ids = features.token_type_ids
     return Features(padded(features.input_ids), mask, None if type_ids is None else padded(type_ids))
+
+
+def most_open_shapes(n_shapes: int, *, weights_bytes: int, available_bytes: int) -> int:
+    """Return how many shapes may be loaded at the same time, each of which may hold a copy of the weights.
+
+    Parameters
+    ----------
+    n_shapes : int
+        That there are.
+    weights_bytes : int
+    available_bytes : int
+        Memory the process could still take.
+
+    Returns
+    -------
+    int
+        As many as fit into half of it, and never fewer than 2: with a single one, every run of another shape would load
+        it anew.
+    """
+    fitting = available_bytes // 2 // max(1, weights_bytes)
+    return min(n_shapes, max(2, fitting))
 
 
 def stale_entries(entries: Sequence[tuple[str, int, float]], *, most_bytes: int, keep: str | None = None) -> list[str]:

@@ -7,11 +7,13 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from samevec.runtime.buckets import bucket_shapes, cover, fill_bucket, stale_entries
+from samevec.machine import available_memory_bytes
+from samevec.runtime.buckets import bucket_shapes, cover, fill_bucket, most_open_shapes, stale_entries
 from samevec.runtime.plan import MAX_WORKER_TOKENS
 from samevec.runtime.session import OnnxSession
 
@@ -30,8 +32,6 @@ __all__ = ["CACHE_BYTES", "StaticShapeSession", "open_session", "trim_cache"]
 
 #: Most bytes of compiled programs that are kept beside one artifact; each holds a copy of the weights.
 CACHE_BYTES = 16 * 2**30
-#: Most shapes that are loaded at the same time, for the same reason.
-_MOST_OPEN = 4
 
 
 class StaticShapeSession:
@@ -46,9 +46,7 @@ class StaticShapeSession:
         Sessions kept; the one that was used longest ago is closed for another.
     """
 
-    def __init__(
-        self, shapes: Sequence[Bucket], open_shape: Callable[[Bucket], Session], *, most_open: int = _MOST_OPEN
-    ) -> None:
+    def __init__(self, shapes: Sequence[Bucket], open_shape: Callable[[Bucket], Session], *, most_open: int) -> None:
         self._shapes = tuple(shapes)
         self._open_shape = open_shape
         self._most_open = most_open
@@ -74,7 +72,7 @@ class StaticShapeSession:
 
     def run(self, features: Features) -> NDArray[np.float32]:
         """Compute one microbatch, see :class:`samevec.runtime.session.Session`."""
-        pieces = cover(*features.shape, self._shapes)
+        pieces = cover(features.attention_mask.sum(axis=1).tolist(), self._shapes)
         parts = []
         with self._lock:
             for piece in pieces:
@@ -97,24 +95,26 @@ def trim_cache(folder: Path, *, most_bytes: int, keep: str | None = None) -> lis
     Parameters
     ----------
     folder : Path
-        One subfolder a shape.
+        One subfolder a version of everything that a program depends on, in each of them one a shape. Versions that
+        nothing uses any more go by the same rule, since theirs were used longest ago.
     most_bytes : int
     keep : str, optional
-        A subfolder in use.
+        The program in use, ``"<version>/<shape>"``.
 
     Returns
     -------
     list of str
-        Subfolders that were removed.
+        Programs that were removed, named in the same way.
     """
     if not folder.is_dir():
         return []
-    entries = [
-        (entry.name, _folder_bytes(entry), entry.stat().st_mtime) for entry in folder.iterdir() if entry.is_dir()
-    ]
+    programs = [path for version in folder.iterdir() if version.is_dir() for path in version.iterdir() if path.is_dir()]
+    entries = [(f"{path.parent.name}/{path.name}", _folder_bytes(path), path.stat().st_mtime) for path in programs]
     gone = stale_entries(entries, most_bytes=most_bytes, keep=keep)
     for name in gone:
         shutil.rmtree(folder / name, ignore_errors=True)
+        with suppress(OSError):  # others are in it
+            (folder / name).parent.rmdir()
     return gone
 
 
@@ -140,7 +140,8 @@ def open_session(
     max_tokens : int
         Longest row.
     cache : Path, optional
-        Where compiled programs are kept, a subfolder a shape; nowhere when not given.
+        Where compiled programs are kept, a subfolder a shape; nowhere when not given. It lies in a folder of such
+        caches, one for each version of what a program depends on; all of them together keep to the bound.
 
     Raises
     ------
@@ -156,11 +157,14 @@ def open_session(
             name = f"{bucket.n_rows}x{bucket.n_tokens}"
             (cache / name).mkdir(parents=True, exist_ok=True)
             os.utime(cache / name, (now := time.time(), now))
-            trim_cache(cache, most_bytes=CACHE_BYTES, keep=name)
+            trim_cache(cache.parent, most_bytes=CACHE_BYTES, keep=f"{cache.name}/{name}")
             # A folder a shape: CoreML's key comes from the graph's path, which is the same for all of them.
             options = {"ModelCacheDirectory": str(cache / name)}
         return OnnxSession(
             graph_path, profile, n_threads=n_threads, shape=(bucket.n_rows, bucket.n_tokens), more_options=options
         )
 
-    return StaticShapeSession(bucket_shapes(max_tokens, token_budget=MAX_WORKER_TOKENS), open_shape)
+    shapes = bucket_shapes(max_tokens, token_budget=MAX_WORKER_TOKENS)
+    weights_bytes = sum(path.stat().st_size for path in graph_path.parent.glob(f"{graph_path.name}*"))
+    most_open = most_open_shapes(len(shapes), weights_bytes=weights_bytes, available_bytes=available_memory_bytes())
+    return StaticShapeSession(shapes, open_shape, most_open=most_open)

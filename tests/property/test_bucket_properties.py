@@ -16,28 +16,49 @@ from samevec.runtime.rows import TokenRow
 
 LIMITS = st.integers(1, 9000)
 BUDGETS = st.integers(1, 20000)
-ROWS = st.integers(1, 100)
 
 
-@given(LIMITS, BUDGETS, ROWS, st.data())
-def test_every_run_is_covered_once_and_in_order(limit: int, budget: int, n_rows: int, data: st.DataObject) -> None:
-    n_tokens = data.draw(st.integers(1, limit))
+def lengths_up_to(limit: int, data: st.DataObject) -> list[int]:
+    return data.draw(st.lists(st.integers(1, limit), min_size=1, max_size=40))
+
+
+@given(LIMITS, BUDGETS, st.data())
+def test_every_run_is_covered_once_and_in_order(limit: int, budget: int, data: st.DataObject) -> None:
+    lengths = lengths_up_to(limit, data)
     shapes = bucket_shapes(limit, token_budget=budget)
-    pieces = cover(n_rows, n_tokens, shapes)
-    assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(n_rows))
+    pieces = cover(lengths, shapes)
+    assert [row for piece in pieces for row in range(piece.start, piece.stop)] == list(range(len(lengths)))
     for piece in pieces:
         assert piece.bucket in shapes
         assert piece.stop - piece.start <= piece.bucket.n_rows
-        assert n_tokens <= piece.bucket.n_tokens <= limit
+        assert max(lengths[piece.start : piece.stop]) <= piece.bucket.n_tokens <= limit
 
 
-@given(LIMITS, BUDGETS, ROWS, st.data())
-def test_waste_is_bounded(limit: int, budget: int, n_rows: int, data: st.DataObject) -> None:
-    n_tokens = data.draw(st.integers(1, limit))
-    for piece in cover(n_rows, n_tokens, bucket_shapes(limit, token_budget=budget)):
-        assert piece.bucket.n_tokens <= max(LEAST_TOKENS, 2 * n_tokens)
+@given(LIMITS, BUDGETS, st.data())
+def test_waste_is_bounded(limit: int, budget: int, data: st.DataObject) -> None:
+    lengths = lengths_up_to(limit, data)
+    for piece in cover(lengths, bucket_shapes(limit, token_budget=budget)):
+        assert piece.bucket.n_tokens <= max(LEAST_TOKENS, 2 * max(lengths[piece.start : piece.stop]))
         assert piece.bucket.n_rows <= 2 * (piece.stop - piece.start)
         assert piece.bucket.padded_tokens <= budget or piece.bucket.n_rows == 1
+
+
+@given(LIMITS, BUDGETS, st.data())
+def test_no_cover_is_dearer_than_runs_of_one_row_or_than_eights_as_they_come(
+    limit: int, budget: int, data: st.DataObject
+) -> None:
+    lengths = lengths_up_to(limit, data)
+    shapes = bucket_shapes(limit, token_budget=budget)
+    run_tokens = 2 * shapes[0].n_tokens
+
+    def cost(pieces: list[Piece]) -> int:
+        return sum(piece.bucket.padded_tokens + run_tokens for piece in pieces)
+
+    found = cost(cover(lengths, shapes))
+    assert found <= sum(cost(cover([n], shapes)) for n in lengths)
+    wide = [shape.n_tokens for shape in shapes if shape.n_rows == MANY_ROWS and shape.n_tokens >= max(lengths)]
+    if wide:
+        assert found <= -(-len(lengths) // MANY_ROWS) * (MANY_ROWS * min(wide) + run_tokens)
 
 
 @given(LIMITS, BUDGETS)
@@ -54,15 +75,14 @@ def test_the_products_shapes_are_as_many_as_the_docs_say() -> None:
 
 def test_a_row_longer_than_the_model_takes_is_refused() -> None:
     with pytest.raises(InputError, match="65 tokens, the longest compiled shape has 64"):
-        cover(1, 65, bucket_shapes(64, token_budget=512))
+        cover([3, 65], bucket_shapes(64, token_budget=512))
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=20), st.integers(1, 8))
 def test_filling_keeps_rows_and_shows_added_ones_a_token(lengths: list[int], multiple: int) -> None:
     rows = [TokenRow(tuple(range(1, n + 1)), (1,) * n) for n in lengths]
     features = collate(rows, pad_token_id=9, pad_to_multiple=multiple)
-    width = min(features.shape[1], 64)
-    for piece in cover(len(rows), width, bucket_shapes(64, token_budget=512)):
+    for piece in cover(lengths, bucket_shapes(64, token_budget=512)):
         filled = fill_bucket(features, piece)
         n_rows = piece.stop - piece.start
         assert filled.shape == (piece.bucket.n_rows, piece.bucket.n_tokens)
