@@ -28,7 +28,8 @@ _log = logging.getLogger(__name__)
 class FallbackSession:
     """Runs on one session until it has no memory for a single row; from then on on another. Safe between threads.
 
-    Several rows that do not fit are the engine's to halve; only a single row that does not fit changes the session.
+    Several rows that do not fit are the engine's to halve; only a single row that does not fit changes the session. The
+    first is let go then, so that its memory is free.
 
     Parameters
     ----------
@@ -42,7 +43,8 @@ class FallbackSession:
     """
 
     def __init__(self, first: Session, open_second: Callable[[], Session], *, profile: str, budget_tokens: int) -> None:
-        self._first = first
+        self._first: Session | None = first
+        self._first_provider = first.provider
         self._open_second = open_second
         self._profile = profile
         self._budget_tokens = budget_tokens
@@ -53,19 +55,31 @@ class FallbackSession:
     @property
     def provider(self) -> str:
         """The execution provider that computes now."""
-        return (self._second or self._first).provider
+        return self._current.provider
 
     @property
     def provider_options(self) -> dict[str, str]:
         """Options of that provider."""
-        return (self._second or self._first).provider_options
+        return self._current.provider_options
+
+    @property
+    def has_given_way(self) -> bool:
+        """Whether the second session computes; until restart, so nobody may open this model anew meanwhile."""
+        return self._second is not None
+
+    @property
+    def _current(self) -> Session:
+        first, second = self._first, self._second  # in this order: the first goes when the second is there
+        session = first if second is None else second
+        assert session is not None  # noqa: S101  one of them always is
+        return session
 
     @property
     def fallback_words(self) -> str | None:
         """What happened, for ``/info``; None while the first session computes."""
         if self._second is not None:
             return (
-                f"{self._first.provider} had no memory for a single row; profile {self._profile}, which has passed its"
+                f"{self._first_provider} had no memory for a single row; profile {self._profile}, which has passed its"
                 " own gate here, computes until restart"
             )
         return self._refusal
@@ -80,9 +94,10 @@ class FallbackSession:
         return self._run(features, cancel)
 
     def _run(self, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
-        if self._second is None:
+        session = self._current
+        if not self.has_given_way:
             try:
-                return _run_on(self._first, features, cancel)
+                return _run_on(session, features, cancel)
             except SessionRunError as error:
                 if not error.out_of_memory or features.shape[0] > 1:
                     raise
@@ -97,10 +112,10 @@ class FallbackSession:
                 self._second = self._open_second()
             except SamevecError as refusal:
                 self._refusal = f"no fall-back to profile {self._profile}: {refusal}"
-                _log.error("%s; %s", error, self._refusal)
+                _log.error("%s; %s", str(error), self._refusal)
                 raise SessionRunError(f"{error}; {self._refusal}", out_of_memory=True) from error
-            self._refusal = None
-            _log.error("%s; %s", error, self.fallback_words)
+            self._first, self._refusal = None, None
+            _log.error("%s; %s", str(error), self.fallback_words)
 
     def _run_second(self, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
         assert self._second is not None  # noqa: S101  only called after the switch

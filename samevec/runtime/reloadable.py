@@ -60,6 +60,15 @@ class Reloadable:
         """Whether a run would begin at once."""
         return self._sessions is not None
 
+    @property
+    def may_unload(self) -> bool:
+        """Whether there is something loaded that would be the same when it is opened again.
+
+        A session that gave way to another profile, until restart, would go back to its device.
+        """
+        sessions = self._sessions
+        return sessions is not None and not getattr(sessions.session, "has_given_way", False)
+
     def load(self) -> None:
         """Open the sessions, unless they are open.
 
@@ -100,8 +109,9 @@ class _CurrentSession:
 
     @property
     def provider(self) -> str:
-        """The execution provider; opening refuses any other."""
-        return self._provider
+        """The execution provider; of a model that is unloaded, the one that opening it again will insist on."""
+        sessions = self._owner._sessions
+        return self._provider if sessions is None else sessions.session.provider
 
     @property
     def provider_options(self) -> dict[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from samevec.errors import (
@@ -69,6 +70,11 @@ _OUT_OF_MEMORY_WORDS = (
     "is smaller than requested bytes",  # an arena that has met its bound
     "status_alloc_failed",  # of cuBLAS and cuDNN
 )
+
+
+_CORNER_TOKENS = 8
+#: Providers whose arena can be told to give back what no run uses, and its name in ONNX Runtime's run options.
+_DEVICE_ARENAS = {"CUDAExecutionProvider": "gpu:0"}
 
 
 class Session(Protocol):
@@ -230,6 +236,7 @@ class OnnxSession:
         self._check_options(profile)
         self._check_placement(profile)
         self._io_binding = profile.io_binding
+        self._device_arena = _DEVICE_ARENAS.get(profile.provider)
         self._run_config = dict(profile.run_config)
         self._keeping = _Keeping()
         self._run_options = {keeps: self._new_run_options(keeps_arena=keeps) for keeps in (False, True)}
@@ -324,13 +331,30 @@ class OnnxSession:
     def _run(self, features: Features, options: Any) -> NDArray[np.float32]:
         try:
             with self._turn:
-                outputs = self._compute(features, options)
+                outputs = self._compute_in_room(features, options)
         except self._exceptions as error:
             raise SessionRunError(
                 f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
                 out_of_memory=_is_out_of_memory(error),
             ) from error
         return cast("NDArray[np.float32]", outputs[0])
+
+    def _compute_in_room(self, features: Features, options: Any) -> Sequence[Any]:
+        """Compute; on a device that is full, once more after its arena gave back the blocks of shapes gone by.
+
+        An arena that is at its bound keeps every block it ever took, and a larger one fits into none of them: without
+        this, a device that is nearly empty could seem to have no memory for a single row.
+        """
+        try:
+            return self._compute(features, options)
+        except self._exceptions as error:
+            if self._device_arena is None or not _is_out_of_memory(error):
+                raise
+        emptying = _onnxruntime().RunOptions()
+        emptying.add_run_config_entry(ARENA_SHRINKAGE, self._device_arena)
+        with suppress(*self._exceptions):  # then there is no room either, which the next line finds out
+            self._compute(_corner(features), emptying)
+        return self._compute(features, options)
 
     def _compute(self, features: Features, options: Any) -> Sequence[Any]:
         feed = features.as_feed(self._input_names)
@@ -343,6 +367,18 @@ class OnnxSession:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding, options)
         return cast("Sequence[Any]", binding.copy_outputs_to_cpu())
+
+
+def _corner(features: Features) -> Features:
+    """Return the first few tokens of the first row: the least that a graph computes."""
+    ids, mask, type_ids = features.input_ids, features.attention_mask, features.token_type_ids
+    part = (slice(1), slice(_CORNER_TOKENS))
+    return replace(
+        features,
+        input_ids=ids[part].copy(),
+        attention_mask=mask[part].copy(),
+        token_type_ids=None if type_ids is None else type_ids[part].copy(),
+    )
 
 
 def save_optimized(graph_path: Path, target: Path, profile: Profile) -> None:

@@ -107,7 +107,7 @@ class IdleModels:
         due = [
             name
             for name, model in self._models.items()
-            if model.is_loaded and not self._users[name] and now_s - self._idle_since_s[name] >= self._after_s
+            if model.may_unload and not self._users[name] and now_s - self._idle_since_s[name] >= self._after_s
         ]
         for name in due:
             self._models[name].unload()

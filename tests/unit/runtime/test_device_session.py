@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 from makers import rows
+from onnxruntime.capi import onnxruntime_pybind11_state
 from test_session import write_graph
 
-from samevec.errors import ProviderUnavailableError, SessionRunError
+from samevec.errors import ProviderUnavailableError, SessionLoadError, SessionRunError
 from samevec.runtime import session as session_module
 from samevec.runtime.collate import Features, collate
 from samevec.runtime.profiles import get_profile
@@ -185,21 +187,129 @@ def test_only_the_graphs_output_comes_back_and_each_run_has_a_binding_of_its_own
     assert [sorted(binding.inputs) for binding in fake.made.bindings] == [["attention_mask", "input_ids"]] * 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "Available memory of 12 is smaller than requested bytes of 99",
-        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0",
-        "CUDA failure 2: out of memory ; GPU=0",
-        "Failed to allocate memory for requested buffer of size 99",
-    ],
-)
-def test_a_full_device_is_told_apart(words: str, fake: Any, tmp_path: Path) -> None:
+def test_one_run_goes_at_a_time(fake: Any, tmp_path: Path) -> None:
     session = OnnxSession(tmp_path / "model.onnx", CUDA, n_threads=1)
-    fake.made.failure = RuntimeError(words)
+    told: list[str] = []
+    other = threading.Thread(target=lambda: session.run(features()))
+
+    def run(binding: FakeBinding, options: Any) -> None:
+        told.append("begins")
+        if threading.current_thread() is not other:
+            other.start()
+            other.join(0.2)  # long enough to begin, if it were let
+        told.append("ends")
+
+    fake.made.run_with_iobinding = run
+    session.run(features())
+    other.join()
+    assert told == ["begins", "ends", "begins", "ends"]
+
+
+# As ONNX Runtime words them: microsoft/onnxruntime issues 22702 and 16307, and hacksider/Deep-Live-Cam 584 and 645.
+NODE = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running MatMul node. Name:'/M'"
+ARENA = (
+    "/onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal()"
+)
+CALL = "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_call.cc:121 onnxruntime::CudaCall"
+FULL = {
+    "arena": (
+        "RuntimeException",
+        f"{NODE} Status Message: \n{ARENA} Failed to allocate memory for requested buffer of size 4585490524328388608",
+    ),
+    "arena at its bound": (
+        "RuntimeException",
+        f"{NODE} Status Message: {ARENA} Available memory of 34699008 is smaller than requested bytes of 945041920",
+    ),
+    "device": (
+        "Fail",
+        f"[ONNXRuntimeError] : 1 : FAIL : {CALL} CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; line=175 ;",
+    ),
+    "cuBLAS": (
+        "RuntimeException",
+        f"{NODE} Status Message: {CALL} CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; hostname=h ; line=168 ;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_device_is_told_apart_and_its_words_are_kept(name: str, fake: Any, tmp_path: Path) -> None:
+    kind, words = FULL[name]
+    session = OnnxSession(tmp_path / "model.onnx", CUDA, n_threads=1)
+    fake.made.failure = getattr(onnxruntime_pybind11_state, kind)(words)
     with pytest.raises(SessionRunError) as caught:
         session.run(features())
     assert caught.value.out_of_memory
+    assert type(caught.value.__cause__) is getattr(onnxruntime_pybind11_state, kind)
+    assert any(part in str(caught.value) for part in ("requested buffer", "requested bytes", "out of memory", "ALLOC"))
+
+
+SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+
+
+def emptied(options: onnxruntime.RunOptions) -> str:
+    try:
+        return str(options.get_run_config_entry(SHRINKAGE))
+    except (RuntimeError, onnxruntime_pybind11_state.Fail):
+        return ""
+
+
+@pytest.mark.parametrize("still_full", [False, True])
+def test_a_full_arena_gives_back_its_blocks_once_before_rows_are_halved(
+    still_full: bool, fake: Any, tmp_path: Path
+) -> None:
+    session = OnnxSession(tmp_path / "model.onnx", CUDA, n_threads=1)
+    told: list[tuple[tuple[int, int], str]] = []
+
+    def run(binding: FakeBinding, options: Any) -> None:
+        told.append((binding.inputs["input_ids"].shape, emptied(options)))
+        if len(told) == 1 or still_full:
+            raise onnxruntime_pybind11_state.RuntimeException(FULL["arena at its bound"][1])
+
+    fake.made.run_with_iobinding = run
+    if still_full:
+        with pytest.raises(SessionRunError) as caught:
+            session.run(features())
+        assert caught.value.out_of_memory
+    else:
+        assert session.run(features()).shape == (2, 8)
+    assert told == [((2, 8), ""), ((1, 8), "gpu:0"), ((2, 8), "")]
+
+
+def test_the_cpu_is_not_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, told = OnnxSession(write_graph(tmp_path / "graph"), get_profile("cpu"), n_threads=1), []
+
+    def full(*arguments: object) -> None:
+        told.append(arguments)
+        raise onnxruntime_pybind11_state.RuntimeException(FULL["arena"][1])
+
+    monkeypatch.setattr(session._session, "run", full)
+    with pytest.raises(SessionRunError):
+        session.run(features())
+    assert len(told) == 1
+
+
+def test_another_fault_of_the_device_is_not_taken_for_a_full_one(fake: Any, tmp_path: Path) -> None:
+    session = OnnxSession(tmp_path / "model.onnx", CUDA, n_threads=1)
+    words = "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 700: an illegal memory access was encountered ; GPU=0"
+    fake.made.failure = onnxruntime_pybind11_state.Fail(words)
+    with pytest.raises(SessionRunError) as caught:
+        session.run(features())
+    assert not caught.value.out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [(FULL["arena at its bound"][1], "end what else takes its memory"), ("broken protobuf", "export it again")],
+)
+def test_a_model_that_finds_no_room_is_not_to_be_exported_again(
+    words: str, fix: str, fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise onnxruntime_pybind11_state.RuntimeException(words)
+
+    monkeypatch.setattr(fake, "__init__", refuse)
+    with pytest.raises(SessionLoadError, match=rf"; {fix}$"):
+        OnnxSession(tmp_path / "model.onnx", CUDA, n_threads=1)
 
 
 def test_a_bound_run_gives_what_an_unbound_one_gives(tmp_path: Path) -> None:

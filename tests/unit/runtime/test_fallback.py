@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +86,41 @@ def test_a_profile_that_is_not_proved_takes_nothing_over(caplog: pytest.LogCaptu
     assert caught.value.out_of_memory
     assert session.fallback_words == words
     assert len(caplog.records) == 1
+
+
+def test_the_first_session_is_let_go_with_its_memory() -> None:
+    first = FakeSession(before_run=Full(0))
+    kept = weakref.ref(first)
+    session = FallbackSession(first, FakeSession, profile="cpu", budget_tokens=4096)
+    del first
+    features = collate(rows((3,)), pad_token_id=0, pad_to_multiple=4)
+    assert not session.has_given_way
+    session.run(features)
+    gc.collect()
+    assert (kept(), session.has_given_way) == (None, True)
+    assert session.run(features).tobytes() == FakeSession().run(features).tobytes()
+
+
+def test_threads_that_meet_the_full_device_together_open_one_session() -> None:
+    both, opened = threading.Barrier(2, timeout=20), [0]
+
+    def full(features: Features) -> None:
+        both.wait()  # neither has switched when the other is refused
+        raise SessionRunError("no memory", out_of_memory=True)
+
+    def open_second() -> FakeSession:
+        opened[0] += 1
+        return FakeSession()
+
+    session = FallbackSession(FakeSession(before_run=full), open_second, profile="cpu", budget_tokens=4096)
+    features, found = collate(rows((3,)), pad_token_id=0, pad_to_multiple=4), []
+    threads = [threading.Thread(target=lambda: found.append(session.run(features).tobytes())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [FakeSession().run(features).tobytes()] * 2
+    assert opened == [1]
 
 
 def test_another_fault_changes_nothing() -> None:
