@@ -77,7 +77,7 @@ class ProviderFacts:
     system : str
         ``platform.system()``.
     packages : mapping of str to str
-        Installed distributions that provide the module onnxruntime, with their versions.
+        Distributions installed where the module onnxruntime was loaded from, with their versions.
     available : tuple of str
         Providers the module says it has.
     built_for_cuda : str
@@ -278,7 +278,7 @@ def read_facts() -> ProviderFacts:
     available, driver = tuple(ort.get_available_providers()), _nvidia_driver()
     return ProviderFacts(
         system=platform.system(),
-        packages=packages,
+        packages=_installed_with(ort, packages),
         available=available,
         built_for_cuda=str(getattr(ort, "cuda_version", "") or ""),
         driver=driver,
@@ -295,6 +295,20 @@ def _installed_versions(names: Sequence[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _installed_with(ort: Any, packages: dict[str, str]) -> dict[str, str]:
+    """Return those packages whose files lie where the module was loaded from; all of them where none can be told.
+
+    One that lies elsewhere, further down the search path, overwrites nothing.
+    """
+    loaded = Path(ort.__file__).resolve().parent
+    found = {}
+    for name, version in packages.items():
+        root = importlib.metadata.distribution(name).locate_file("onnxruntime")
+        if Path(str(root)).resolve() == loaded:
+            found[name] = version
+    return found or packages
 
 
 def _cuda_runtimes() -> dict[str, str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.metadata
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +26,10 @@ from samevec.runtime.providers import (
     provider_problem,
     require_provider,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 CUDA, COREML = "CUDAExecutionProvider", "CoreMLExecutionProvider"
 CPU_ONLY = ProviderFacts(packages={"onnxruntime": "1.32.0"}, available=("CPUExecutionProvider",))
@@ -152,6 +159,134 @@ def test_the_installed_cuda_libraries_are_loaded_never_torchs(capsys: pytest.Cap
     load_cuda_libraries(SimpleNamespace())  # an older one has no such function
     assert asked == [{"directory": ""}]
     assert capsys.readouterr().out == ""
+
+
+@pytest.fixture
+def _unread() -> Iterator[None]:
+    """Let the machine be read anew, before and after."""
+
+    def forget() -> None:
+        providers.read_facts.cache_clear()
+        providers._nvidia_driver.cache_clear()
+
+    forget()
+    yield
+    forget()
+
+
+class FakeDriver:
+    """The functions of libcuda that are called."""
+
+    def __init__(self, *, version: int = 13000, init: int = 0, names: tuple[bytes, ...] = (b"NVIDIA H200",)) -> None:
+        self._version, self._init, self._names = version, init, names
+
+    def cuDriverGetVersion(self, out: Any) -> int:
+        out._obj.value = self._version
+        return 0
+
+    def cuInit(self, _flags: int) -> int:
+        return self._init
+
+    def cuDeviceGetCount(self, out: Any) -> int:
+        out._obj.value = len(self._names)
+        return 0
+
+    def cuDeviceGet(self, out: Any, ordinal: int) -> int:
+        out._obj.value = ordinal
+        return 0
+
+    def cuDeviceGetName(self, out: Any, _size: int, device: Any) -> int:
+        out.value = self._names[device.value]
+        return 0
+
+    def cuDeviceGetAttribute(self, out: Any, attribute: int, _device: Any) -> int:
+        out._obj.value = {75: 9, 76: 0}[attribute]
+        return 0
+
+
+def raising(words: str) -> Any:
+    def load(*_arguments: Any, **_options: Any) -> None:
+        raise OSError(words)
+
+    return load
+
+
+@pytest.mark.usefixtures("_unread")
+def test_the_driver_is_asked_for_its_cuda_and_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = FakeDriver(version=12080, names=(b"NVIDIA H200", b"NVIDIA L4"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: two)
+    devices = ("NVIDIA H200 (compute 9.0)", "NVIDIA L4 (compute 9.0)")
+    assert providers._nvidia_driver() == NvidiaDriver(cuda="12.8", devices=devices)
+
+
+@pytest.mark.usefixtures("_unread")
+@pytest.mark.parametrize("driver", [FakeDriver(init=100), FakeDriver(names=())])
+def test_a_driver_without_a_device_is_told_from_no_driver(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    assert providers._nvidia_driver() == NvidiaDriver(cuda="13.0")
+    providers._nvidia_driver.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", raising("libcuda.so.1: cannot open shared object file"))
+    assert providers._nvidia_driver() == NvidiaDriver()
+
+
+def gpu_module(folder: Path) -> SimpleNamespace:
+    """Stands for the module onnxruntime of a package for GPUs."""
+    (folder / "capi").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "capi" / "libonnxruntime_providers_cuda.so").touch()
+    return SimpleNamespace(
+        __file__=str(folder / "__init__.py"),
+        cuda_version="13.0",
+        get_available_providers=lambda: [CUDA, "CPUExecutionProvider"],
+    )
+
+
+@pytest.mark.usefixtures("_unread")
+def test_the_loader_is_asked_only_where_there_is_a_device_and_its_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", gpu_module(tmp_path / "onnxruntime"))
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    def load(name: str, **_options: Any) -> Any:
+        if name != "libcuda.so.1":
+            raise OSError(MISSING)
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    driver = FakeDriver()
+    facts = providers.read_facts()
+    assert (facts.load_message, facts.built_for_cuda) == (MISSING, "13.0")
+    assert facts.driver.devices == ("NVIDIA H200 (compute 9.0)",)
+    providers.read_facts.cache_clear()
+    providers._nvidia_driver.cache_clear()
+    driver = FakeDriver(names=())
+    assert providers.read_facts().load_message == ""
+
+
+@pytest.mark.usefixtures("_unread")
+def test_only_packages_that_lie_where_the_module_was_loaded_from_are_in_each_others_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unpacked onnxruntime-gpu before an installed onnxruntime on the search path overwrites nothing."""
+    places = {"onnxruntime": tmp_path / "installed", "onnxruntime-gpu": tmp_path / "carried"}
+    module = gpu_module(places["onnxruntime-gpu"] / "onnxruntime")
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    monkeypatch.setattr(providers, "_installed_versions", lambda names: dict.fromkeys(places, "1.31.1"))
+    monkeypatch.setattr(
+        importlib.metadata,
+        "distribution",
+        lambda name: SimpleNamespace(locate_file=lambda path: places[name] / path),
+    )
+    assert providers.read_facts().packages == {"onnxruntime-gpu": "1.31.1"}
+    providers.read_facts.cache_clear()
+    places["onnxruntime"] = places["onnxruntime-gpu"]
+    facts = providers.read_facts()
+    assert sorted(facts.packages) == ["onnxruntime", "onnxruntime-gpu"]
+    assert "are both installed" in str(provider_problem(CUDA, facts))
+    providers.read_facts.cache_clear()
+    places.update(dict.fromkeys(places, tmp_path / "elsewhere"))  # then nothing is known, and both are named
+    assert sorted(providers.read_facts().packages) == ["onnxruntime", "onnxruntime-gpu"]
 
 
 def test_receipts_name_what_computes(monkeypatch: pytest.MonkeyPatch) -> None:
