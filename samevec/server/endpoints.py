@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from samevec.server.loopback import LoopbackEndpoint
+
 if sys.platform != "win32":
     import fcntl
 
@@ -69,12 +71,15 @@ class Endpoints:
         Sockets of the framed protocol.
     paths : list of Path
         Their files.
+    loopback : list of LoopbackEndpoint
+        The framed protocol over TCP, for those who know the token.
     """
 
     http: socket.socket
     url: str
     frames: list[socket.socket] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
+    loopback: list[LoopbackEndpoint] = field(default_factory=list)
     _cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def add_frames(self, unix: UnixEndpoint) -> None:
@@ -82,6 +87,11 @@ class Endpoints:
         self.frames.append(unix.sock)
         self.paths.append(unix.path)
         self.add_cleanup(unix.close)
+
+    def add_loopback(self, tcp: LoopbackEndpoint) -> None:
+        """Add a TCP socket of the framed protocol."""
+        self.loopback.append(tcp)
+        self.add_cleanup(tcp.sock.close)
 
     def add_cleanup(self, cleanup: Callable[[], None]) -> None:
         """Register what :meth:`close` calls, last first."""
@@ -166,7 +176,7 @@ def bind_unix(path: Path) -> UnixEndpoint:
         Something that is no socket is there (it stays), the path is too long, or the folder does not permit it.
     """
     if sys.platform == "win32":
-        raise ConfigError(f"{path}: Unix sockets are not served on Windows")
+        raise ConfigError(f"{path}: there are no Unix sockets here; --truememory takes loopback TCP")
     n_bytes = len(os.fsencode(path))
     if n_bytes > _MAX_PATH_BYTES:
         raise ConfigError(

@@ -95,8 +95,8 @@ def reserve_endpoints(settings: ServerSettings) -> Endpoints:
     try:
         if settings.socket is not None:
             endpoints.add_frames(bind_unix(settings.socket))
-        if settings.truememory:
-            reserve_truememory(endpoints)
+        if settings.truememory or settings.truememory_tcp:
+            reserve_truememory(endpoints, tcp=settings.truememory_tcp or sys.platform == "win32")
     except BaseException:
         endpoints.close()
         raise
@@ -251,6 +251,8 @@ class _Run:
                 await asyncio.sleep(0.01)
             if running.done():
                 running.result()
+            for loopback in self.endpoints.loopback:
+                await frames.start([loopback.sock], token=loopback.token)
             self.on_ready()
             unloading = asyncio.ensure_future(_unload_idle(service, self.settings.idle_unload_s))
             resting = asyncio.ensure_future(_give_back_at_rest(service))
@@ -348,7 +350,7 @@ def _stop_on_signals(endpoints: Endpoints) -> Callable[[asyncio.Event], None]:
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
     workers = {served.name: served.model.engine.workers for served in models}
-    paths = [str(path) for path in endpoints.paths]
+    paths = [*map(str, endpoints.paths), *(loopback.address for loopback in endpoints.loopback)]
     if settings.log_format == "json":
         line = orjson.dumps(
             {"event": "ready", "url": endpoints.url, "sockets": paths, "models": list(workers), "workers": workers}

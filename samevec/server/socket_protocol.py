@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hmac
 import logging
 import select
 import struct
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -82,10 +85,11 @@ class FrameServer:
         self._connections: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
 
-    async def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Begin to accept at sockets that listen already."""
+    async def start(self, sockets: Sequence[socket.socket], *, token: bytes | None = None) -> None:
+        """Begin to accept at sockets that listen already; with a token, from those who send it first."""
+        accept = functools.partial(self._on_connection, token=token)
         for sock in sockets:
-            self._servers.append(await asyncio.start_server(self._on_connection, sock=sock, backlog=BACKLOG))
+            self._servers.append(await asyncio.start_server(accept, sock=sock, backlog=BACKLOG))
 
     def stop_accepting(self) -> None:
         """Refuse new connections, and close those that ask nothing."""
@@ -103,12 +107,15 @@ class FrameServer:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, token: bytes | None
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - asyncio runs this callback as a task
         self._connections.add(task)
         try:
-            await self._serve(task, reader, writer)
+            if token is None or await self._knows(token, task, reader):
+                await self._serve(task, reader, writer)
         except asyncio.CancelledError:
             pass  # shutting down
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
@@ -121,6 +128,18 @@ class FrameServer:
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
+
+    async def _knows(self, token: bytes, task: asyncio.Task[None], reader: asyncio.StreamReader) -> bool:
+        """Return whether the first thing a client sends is the token; who does not know it is told nothing."""
+        self._idle.add(task)
+        try:
+            given = await asyncio.wait_for(reader.readexactly(len(token)), self._client_timeout_s)
+        finally:
+            self._idle.discard(task)
+        known = hmac.compare_digest(given, token)
+        if not known:
+            _log.warning("a client on loopback TCP sent another token; its connection was closed")
+        return known
 
     async def _serve(
         self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -275,10 +294,14 @@ async def _unless_hung_up(
 
 
 async def _wait_hung_up(writer: asyncio.StreamWriter) -> None:
-    """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing."""
-    poll = select.poll()
-    poll.register(writer.get_extra_info("socket").fileno(), 0)
+    """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing.
+
+    Over TCP the two look alike until the connection is reset: work that nobody waits for then ends with its deadline.
+    """
+    poll = None if sys.platform == "win32" else select.poll()
+    if poll is not None:
+        poll.register(writer.get_extra_info("socket").fileno(), 0)
     while not writer.transport.is_closing():
         await asyncio.sleep(_HANGUP_INTERVAL_S)
-        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+        if poll is not None and any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
             return

@@ -3,7 +3,8 @@
 References
 ----------
 truememory 0.7.6.2: ``model_client.py`` (paths, liveness by pid file), ``model_server.py`` (lock before bind, pid after
-bind, owner-only folder and socket), ``tier_config.py`` (base and pro are Qwen3-Embedding-0.6B at 256 dimensions).
+bind, owner-only folder and socket, loopback TCP on Windows), ``tier_config.py`` (base and pro are Qwen3-Embedding-0.6B
+at 256 dimensions).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from samevec.errors import ConfigError, InputError, NotReadyError
 from samevec.runtime.embedder import Embedder
 from samevec.server.endpoints import bind_unix
+from samevec.server.loopback import bind_loopback, publish_loopback
 from samevec.server.names import find_served
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from samevec.server.config import ServedModel
     from samevec.server.endpoints import Endpoints
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
 
 __all__ = ["EmbedTarget", "reserve_truememory", "resolve_reranker", "resolve_tier", "truememory_folder"]
@@ -53,13 +57,15 @@ def truememory_folder() -> Path:
     return Path.home() / ".truememory"
 
 
-def reserve_truememory(endpoints: Endpoints) -> None:
+def reserve_truememory(endpoints: Endpoints, *, tcp: bool = False) -> None:
     """Take the place of TrueMemory's own model server.
 
     Parameters
     ----------
     endpoints : Endpoints
         Gets the socket, and what undoes all this.
+    tcp : bool
+        Loopback TCP with a token instead of a Unix socket: what TrueMemory's client takes on Windows.
 
     Raises
     ------
@@ -68,8 +74,6 @@ def reserve_truememory(endpoints: Endpoints) -> None:
     ConfigError
         The folder or the socket cannot be had.
     """
-    if sys.platform == "win32":
-        raise ConfigError("--truememory: not served on Windows yet")
     folder = truememory_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,17 +82,32 @@ def reserve_truememory(endpoints: Endpoints) -> None:
     except OSError as error:
         raise ConfigError(f"--truememory: {folder}: {error.strerror or error}") from error
     endpoints.add_cleanup(lambda: os.close(lock))
-    endpoints.add_frames(bind_unix(folder / SOCKET_NAME))
+    if tcp:
+        _reserve_loopback(endpoints, folder)
+    else:
+        endpoints.add_frames(bind_unix(folder / SOCKET_NAME))
     # After the bind: the pid file says "somebody answers here", and the client starts its own server otherwise.
     _write_pid(folder / PID_NAME)
     endpoints.add_cleanup(lambda: _remove_pid(folder / PID_NAME))
 
 
+def _reserve_loopback(endpoints: Endpoints, folder: Path) -> None:
+    loopback = bind_loopback()
+    endpoints.add_loopback(loopback)
+    try:
+        endpoints.add_cleanup(publish_loopback(loopback, folder))
+    except OSError as error:
+        raise ConfigError(f"--truememory: {folder}: {error.strerror or error}") from error
+
+
 def _hold_lock(path: Path) -> int:
     """Take the lock that TrueMemory's server takes before it touches socket and pid; held until closed."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "win32":
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         raise NotReadyError(f"{path}: another model server holds the lock{_owner(path)}; stop it first") from error
