@@ -42,7 +42,7 @@ def unfinished(home: Path) -> list[str]:
     return [name for name in names_in(home / "artifacts") if name.startswith(".unfinished-")]
 
 
-def test_a_kill_at_any_moment_leaves_nothing_that_loads(lab: Lab, tmp_path: Path) -> None:
+def test_o23_a_kill_at_any_moment_leaves_nothing_that_loads(lab: Lab, tmp_path: Path) -> None:
     home = tmp_path / "home"
     for moment in MOMENTS:
         codes, log = lab.run("killed", home, moment)

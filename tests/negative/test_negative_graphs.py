@@ -97,7 +97,7 @@ def test_pooling_at_the_last_column(embedder: Toy, tmp_path: Path) -> None:
     ("name", "edit", "by"),
     [(EMBEDDER, graphs.pool_last_column, 5000), (RERANKER, graphs.pool_padding_too, 50)],
 )
-def test_right_unpadded_and_wrong_padded(
+def test_o06_right_unpadded_and_wrong_padded(
     name: str, edit: graphs.Edit, by: float, toys: dict[str, Toy], tmp_path: Path
 ) -> None:
     """Without the multiple of 4 nothing is padded where a text is alone: only company shows it."""

@@ -380,7 +380,7 @@ def test_o16_settings_of_one_request_never_reach_another(tmp_path: Path) -> None
         def one_thread(seed: int) -> int:
             rng, n_seen = random.Random(seed), 0
             with httpx.Client(base_url=endpoints.url, timeout=60, verify=False) as client:
-                for i in range(20):
+                for i in range(12):
                     text = f"{seed} {i} ".ljust(rng.randrange(1, 600), "y")
                     truncate, many = rng.random() < 0.5, rng.random() < 0.5
                     # More than 2,048 characters are tokenised by threads, fewer by the event loop.
@@ -405,7 +405,7 @@ def test_o16_settings_of_one_request_never_reach_another(tmp_path: Path) -> None
             return n_seen
 
         with ThreadPoolExecutor(32) as pool:
-            assert sum(pool.map(one_thread, range(32))) == 32 * 40
+            assert sum(pool.map(one_thread, range(32))) == 32 * 24
 
 
 def test_o19_a_large_request_runs_in_bounded_pieces(way: Http, place: tuple[str, Path], tmp_path: Path) -> None:
@@ -502,7 +502,7 @@ def test_o24_a_huge_text_on_the_socket_does_not_stop_the_others(
     monkeypatch.setattr(Embedder, "tokenize", held)
     socket = Socket(*place)
     with FrameClient(socket.path) as client:
-        client.send(json.dumps({"op": "embed", "texts": ["word " * 400_000], "tier": EMBEDDER}).encode())
+        client.send(json.dumps({"op": "embed", "texts": ["word " * 250_000], "tier": EMBEDDER}).encode())
         try:
             assert begun.wait(20)
             for i in range(10):  # answered while the text is still being tokenised
