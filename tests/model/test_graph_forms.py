@@ -32,6 +32,8 @@ pytestmark = [
 
 # Blocks of 64, a window of 64 either side, one block up to 256; steps of 4, 16 and 128 in ONNX Runtime's kernels.
 EDGES = (1, 2, 3, 4, 63, 64, 65, 66, 127, 128, 129, 130, 191, 192, 193, 194, 255, 256, 257, 258, 1000)
+# Twice the longest input of the built-in cases, and of what is cut: two rows, since plain graphs hold S x S scores.
+LONG = 4096
 FORMS = ("plain", "fused", "compact")
 TOLERANCE = load_lock("toy").tolerance
 
@@ -76,8 +78,9 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     stream = np.random.default_rng(11)
     n_ids = int(module.config.vocab_size)
     # Three rows of each length, so that equal lengths meet.
-    rows = {n: [TokenRow(tuple(stream.integers(0, n_ids, n).tolist())) for _ in range(3)] for n in EDGES}
-    expected = {n: reference_of(module, entry, rows[n]) for n in EDGES}
+    n_rows = dict.fromkeys(EDGES, 3) | {LONG: 2}
+    rows = {n: [TokenRow(tuple(stream.integers(0, n_ids, n).tolist())) for _ in range(n_rows[n])] for n in n_rows}
+    expected = {n: reference_of(module, entry, rows[n]) for n in n_rows}
     sessions = {}
     for form in FORMS:
         target: Path = folder / form
@@ -124,3 +127,19 @@ def test_our_forms_give_a_row_the_same_bits_in_any_company(subject: Subject, for
         for other in EDGES[i:]:
             beside = subject.run(form, [subject.rows[other][1], subject.rows[n][0]])[1]
             assert alone.tobytes() == beside.tobytes(), f"{n} tokens beside {other}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_4096_tokens_are_pytorchs_alone_in_equal_and_in_ragged_company(subject: Subject, form: str) -> None:
+    long, short = subject.rows[LONG], subject.rows[130][0]
+    alone = np.concatenate([subject.run(form, [row]) for row in long])
+    equal = subject.run(form, long)
+    ragged = subject.run(form, [short, long[1]])
+    expected = [subject.expected[LONG], subject.expected[LONG], [subject.expected[130][0], subject.expected[LONG][1]]]
+    for found, right in zip((alone, equal, ragged), expected, strict=True):
+        outcome = compare(np.stack(right), found, TOLERANCE)
+        assert outcome.passed, outcome.words
+    if form != "plain":
+        assert alone.tobytes() == equal.tobytes()
+        assert alone[1].tobytes() == ragged[1].tobytes()
+        assert ragged[0].tobytes() == subject.run(form, [short])[0].tobytes()
