@@ -159,9 +159,11 @@ class _Check:
 
     @property
     def n_queries(self) -> int:
+        """Queries of the fixture."""
         return len(self.fixture.queries)
 
     def result(self, **found: Any) -> Rankings:
+        """Return a record of what was found, with what was ranked."""
         entry = self.model.entry
         n_items = len(self.fixture.documents if entry.task == "embed" else self.fixture.queries[0].candidates)
         return Rankings(

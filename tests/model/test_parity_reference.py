@@ -14,8 +14,9 @@ from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
 from samevec.lock import load_lock
 from samevec.parity.baseline import capture_live, run_baseline
 from samevec.parity.cases import CaseSet, builtin_cases
-from samevec.parity.gate import run_gate, tokenize_cases
+from samevec.parity.gate import run_gate
 from samevec.parity.reference import ReferenceModel, capture_reference, load_reference_model
+from samevec.parity.tokens import tokenize_cases
 from samevec.parity.torch_session import TorchSession
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine

@@ -14,9 +14,9 @@ from tokenizers import models, pre_tokenizers, processors
 from samevec import prove as prove_module
 from samevec.lock import load_lock
 from samevec.parity.cases import builtin_cases
-from samevec.parity.gate import tokenize_cases
 from samevec.parity.receipt import Binding, gate_state
 from samevec.parity.reference_file import CapturedRow, Reference
+from samevec.parity.tokens import tokenize_cases
 from samevec.prove import prove
 from samevec.runtime.engine import Engine
 from samevec.runtime.fake import FakeSession

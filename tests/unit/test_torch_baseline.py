@@ -6,20 +6,18 @@ import dataclasses
 import io
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from gate_stand_ins import EXACT, LOCK, REFERENCES, WrongSession, make_model
 from parity_records import passed_model, report
-from ranking_stand_ins import LOCK, WrongSession, make_model
 from rich.console import Console
 
 from samevec.parity.cases import builtin_cases, quick_positions
 from samevec.parity.gate import run_gate
 from samevec.parity.html_report import html_page
-from samevec.parity.reference_file import CapturedRow, Reference
 from samevec.parity.table import plain_lines, verdict_table
-from samevec.parity.tokens import tokenize_cases
 from samevec.parity.torch_baseline import (
     BASELINE_TITLE,
     BaselineLevel,
@@ -28,7 +26,6 @@ from samevec.parity.torch_baseline import (
     measure_torch_baseline,
 )
 from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import Profile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,24 +33,7 @@ if TYPE_CHECKING:
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
 
-EXACT = Profile(name="exact", provider=FakeSession.provider, graph_form="none", bit_identical_groupings=True)
 TASKS = ("embed", "rerank")
-
-
-def make_reference(task: str) -> Reference:
-    model = make_model(task)
-    cases = builtin_cases(task, prompts=model.entry.prompts)
-    session: Any = model.engine.session
-    rows = []
-    for row in tokenize_cases(model, cases):
-        raw = session.row(list(row.ids))[None]
-        rows.append(CapturedRow(row.ids, raw[0], np.atleast_1d(model.finish(raw)[0])))
-    return Reference.from_rows(
-        rows, model=model.name, case_set=cases, lock_entry_digest=model.entry.digest, prompts={}, toolchain={}
-    )
-
-
-REFERENCES = {task: make_reference(task) for task in TASKS}
 
 
 def measure(task: str, session: FakeSession | None = None) -> TorchBaseline:
