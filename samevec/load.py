@@ -22,7 +22,6 @@ from samevec.parity.reference_file import read_reference
 from samevec.parity.retrieval import builtin_fixture
 from samevec.progress import SilentProgress
 from samevec.runtime.bulk import BulkSession, choose_workers
-from samevec.runtime.cost import COSTS, GPU_COSTS
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.fallback import FallbackSession
 from samevec.runtime.open import open_model
@@ -135,48 +134,78 @@ def open_candidate(
     commands = commands or Commands(home=home)
     artifact = find_artifact(home, entry, profile, commands=commands)
     n_threads = _allowed_threads(artifact, settings, n_threads or allowed_cpus())
-    n_workers = 1
-    if settings.side_by_side:
-        n_workers = choose_workers(default_workers() if workers is None else workers, n_threads)
-
-    def open_on(graph_path: Path) -> Embedder | Reranker:
-        session = open_session(
-            graph_path,
-            settings,
-            max_tokens=entry.max_tokens,
-            n_threads=n_threads,
-            optimized=settings.packed,
-            cache=_program_cache(artifact, settings, home),
-        )
-        return open_model(
-            entry,
-            session,
-            tokenizer_path=artifact.tokenizer_path,
-            pad_token_id=artifact.manifest.tokenizer.pad_token_id,
-            type_ids=artifact.manifest.tokenizer.type_ids,
-            pad_to_multiple=settings.pad_to_multiple,
-            width=artifact.manifest.graph.width,
-            token_budget=worker_budget_tokens(
-                n_workers,
-                total_tokens=settings.total_budget_tokens or TOTAL_BUDGET_TOKENS,
-                single_run_provider=settings.single_run,
-                override=default_token_budget() if token_budget is None else token_budget,
-            ),
-            bulk=_bulk_session(graph_path, settings, n_workers, n_threads),
-            overlapping=not settings.single_run,
-            costs=GPU_COSTS if settings.provider == "CUDAExecutionProvider" else COSTS,
-        )
-
+    opening = _Opening(
+        entry=entry,
+        artifact=artifact,
+        profile=settings,
+        n_threads=n_threads,
+        n_workers=_workers(settings, workers, n_threads),
+        token_budget=default_token_budget() if token_budget is None else token_budget,
+        home=home,
+    )
     model = _open_verified(
         artifact,
         settings,
         home,
-        open_on,
+        opening.open_on,
         fix=commands.export(entry.name, profile, source=entry.source),
         prepare_fix=None if prepare else commands.parity(entry.name, profile),
         progress=progress or SilentProgress(),
     )
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opening:
+    """How an artifact is opened here, whichever of its graph files that is."""
+
+    entry: LockedModel
+    artifact: Artifact
+    profile: Profile
+    n_threads: int
+    n_workers: int
+    token_budget: int | None
+    home: Path
+
+    def open_on(self, graph_path: Path) -> Embedder | Reranker:
+        """Load the artifact's own graph, or the one packed from it."""
+        profile, manifest = self.profile, self.artifact.manifest
+        session = open_session(
+            graph_path,
+            profile,
+            max_tokens=self.entry.max_tokens,
+            n_threads=self.n_threads,
+            optimized=profile.packed,
+            cache=_program_cache(self.artifact, profile, self.home),
+        )
+        return open_model(
+            self.entry,
+            session,
+            tokenizer_path=self.artifact.tokenizer_path,
+            pad_token_id=manifest.tokenizer.pad_token_id,
+            type_ids=manifest.tokenizer.type_ids,
+            pad_to_multiple=profile.pad_to_multiple,
+            width=manifest.graph.width,
+            token_budget=self._worker_budget_tokens(),
+            bulk=_bulk_session(graph_path, profile, self.n_workers, self.n_threads),
+            overlapping=not profile.single_run,
+            costs=profile.costs,
+        )
+
+    def _worker_budget_tokens(self) -> int:
+        return worker_budget_tokens(
+            self.n_workers,
+            total_tokens=self.profile.total_budget_tokens or TOTAL_BUDGET_TOKENS,
+            single_run_provider=self.profile.single_run,
+            override=self.token_budget,
+        )
+
+
+def _workers(profile: Profile, workers: int | None, n_threads: int) -> int:
+    """Return how many bulk microbatches may run side by side."""
+    if not profile.side_by_side:
+        return 1
+    return choose_workers(default_workers() if workers is None else workers, n_threads)
 
 
 def _allowed_threads(artifact: Artifact, profile: Profile, n_threads: int) -> int:

@@ -7,9 +7,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from samevec.errors import ConfigError
+from samevec.runtime.cost import COSTS, GPU_COSTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from samevec.runtime.cost import CostModel
 
 __all__ = ["ARENA_SHRINKAGE", "GPU_BUDGET_TOKENS", "PROFILES", "Profile", "get_profile"]
 
@@ -55,6 +58,8 @@ class Profile:
         Most compute nodes, in percent, that may run on the CPU instead of the provider; 100 where nobody looks.
     fallback : str
         Profile that takes over, once proved, when the device has no memory even for one row; empty for none.
+    costs : mapping of str to CostModel
+        By task: what runs cost where they run, by which plans are chosen. It moves no bit, so receipts do not bind it.
     """
 
     name: str
@@ -76,6 +81,7 @@ class Profile:
     total_budget_tokens: int = 0
     most_cpu_percent: int = 100
     fallback: str = ""
+    costs: Mapping[str, CostModel] = field(default_factory=lambda: COSTS)
 
     def session_options(self) -> dict[str, Any]:
         """Return the options as one flat record, as receipts bind them."""
@@ -173,6 +179,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             total_budget_tokens=GPU_BUDGET_TOKENS,
             most_cpu_percent=0,
             fallback="cpu",
+            costs=GPU_COSTS,
         ),
         "coreml": Profile(
             name="coreml",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from samevec.errors import ConfigError
+from samevec.runtime.cost import COSTS, GPU_COSTS
 from samevec.runtime.profiles import PROFILES, Profile, get_profile
 
 
@@ -48,8 +49,8 @@ def changed(value: Any) -> Any:
 
 
 def test_every_option_that_may_move_a_bit_is_in_the_record() -> None:
-    # These are bound beside the record, or say what the gate asks for.
-    apart = {"name", "provider", "provider_options", "bit_identical_groupings"}
+    # These are bound beside the record, say what the gate asks for, or move no bit.
+    apart = {"name", "provider", "provider_options", "bit_identical_groupings", "costs"}
     base = get_profile("cpu")
     for name in {field.name for field in fields(Profile)} - apart:
         other = replace(base, **{name: changed(getattr(base, name))})
@@ -76,6 +77,7 @@ def test_cuda_computes_in_float32_within_a_bound_one_run_at_a_time() -> None:
     assert not cuda.side_by_side
     assert cuda.io_binding
     assert (cuda.total_budget_tokens, cuda.most_cpu_percent, cuda.fallback) == (16_384, 0, "cpu")
+    assert cuda.costs is GPU_COSTS
     assert not cuda.bit_identical_groupings  # reported, not required
 
 
@@ -99,3 +101,4 @@ def test_coreml_computes_in_float32_in_static_shapes_without_the_neural_engine()
 def test_receipts_of_cpu_profiles_know_nothing_of_devices(name: str) -> None:
     record = get_profile(name).session_options()
     assert not {"io_binding", "static_shapes", "total_budget_tokens", "most_cpu_percent", "fallback"} & set(record)
+    assert get_profile(name).costs is COSTS
