@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 
 LOCK = load_lock("toy")
 EMBEDDER, RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
+#: No model of the toy lock: see ``negative_bert``.
+BERT = "toy-bert-embedder"
 CPU = get_profile("cpu")
 #: For the reference behind the Session protocol, whose bits depend on the company of a row.
 TORCH = Profile(name="torch", provider="PyTorch", graph_form="none", pad_to_multiple=1)
 #: As in the checkpoints' own configurations; the embedder's names none.
-PAD_TOKENS = {EMBEDDER: 0, RERANKER: 259}
+PAD_TOKENS = {EMBEDDER: 0, RERANKER: 259, BERT: 0}
 
 
 @dataclass(frozen=True)
 class Toy:
-    """One model of the pair: its snapshot, its modules in PyTorch, its graph, and what PyTorch gives for the cases."""
+    """A small model: its snapshot, its modules in PyTorch, its graph, and what PyTorch gives for the cases."""
 
     entry: LockedModel
     snapshot: Path
@@ -53,11 +55,15 @@ class Toy:
 
     @classmethod
     def make(cls, name: str, folder: Path) -> Toy:
-        """Build, load, capture and export, in the order in which the export does it."""
+        """Build one of the toy pair and export it."""
+        importlib.import_module("samevec.export.toy").build_toy(name, folder / "snapshot")
+        return cls.exported(LOCK.model(name), folder / "snapshot", folder)
+
+    @classmethod
+    def exported(cls, entry: LockedModel, snapshot: Path, folder: Path) -> Toy:
+        """Load, capture and export, in the order in which the export does it."""
         reference: Any = importlib.import_module("samevec.parity.reference")
         convert: Any = importlib.import_module("samevec.export.convert")
-        entry, snapshot = LOCK.model(name), folder / "snapshot"
-        importlib.import_module("samevec.export.toy").build_toy(name, snapshot)
         torch = reference.load_reference_model(snapshot, entry)
         cases = builtin_cases(entry.task, prompts=entry.prompts, quick=True)
         captured = reference.capture_reference(torch, cases, toolchain={})
