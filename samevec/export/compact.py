@@ -77,6 +77,7 @@ class _Rewriter:
         self._replaced: set[str] = set()
 
     def rewrite(self) -> int:
+        """Replace graph and data file, see :func:`compact`."""
         target = self._path.parent / f"{DATA_NAME}.compact"
         with target.open("wb") as file:
             for node in self._model.graph.node:

@@ -24,6 +24,7 @@ __all__ = [
     "ContractConfig",
     "ForwardPatcher",
     "PaddingComponent",
+    "head_of_rows",
     "mean_of_tokens",
     "rotary_tables",
 ]
@@ -109,7 +110,18 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
         del self._model.forward  # the instance attribute optimum leaves behind would hide the class's own forward
 
     def export_forward(self, *inputs: Any, **named: Any) -> dict[str, torch.Tensor]:
-        """Compute the contract's output from the contract's inputs, which come in the order of the model's own."""
+        """Compute the contract's output from the contract's inputs.
+
+        Parameters
+        ----------
+        *inputs, **named : Tensor of int64, shape (rows, tokens)
+            The contract's inputs, in the order of the model's own forward.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``embedding``, shape (rows, width), or ``logits``, shape (rows, 1); float32.
+        """
         raise NotImplementedError
 
 
@@ -168,6 +180,31 @@ def mean_of_tokens(states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     A batched product: ReduceSum over tokens sums in another order when there is one row.
     """
     return torch.bmm(valid.unsqueeze(1), states)[:, 0] / valid.sum(1, keepdim=True)
+
+
+def head_of_rows(
+    head: Callable[[torch.Tensor], torch.Tensor], pooled: torch.Tensor, input_ids: torch.Tensor
+) -> torch.Tensor:
+    """Return what a head makes of pooled rows, so that a lone row has the bits it has in company.
+
+    Parameters
+    ----------
+    head : callable
+        Linear layers and activations, row by row.
+    pooled : Tensor, shape (rows, width)
+    input_ids : Tensor of int64, shape (rows, tokens)
+        Says how many rows there are.
+
+    Returns
+    -------
+    Tensor, shape (rows, outputs)
+
+    Notes
+    -----
+    The head runs on two copies of the rows, one of which is sliced off: its products then never have a single row,
+    whose kernel gives other bits (FINDINGS, "Bits").
+    """
+    return head(torch.cat([pooled, pooled]))[: torch._shape_as_tensor(input_ids)[0]]
 
 
 def rotary_tables(

@@ -24,6 +24,7 @@ from samevec.export.architectures.base import (
     ContractConfig,
     ForwardPatcher,
     PaddingComponent,
+    head_of_rows,
     mean_of_tokens,
 )
 
@@ -69,6 +70,17 @@ class _PlainEmbedder(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Pool the states of transformers' own forward.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``embedding``, float32, shape (rows, width).
+        """
         states = self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return {"embedding": pooled_states(states, attention_mask, self._pooling)}
 
@@ -82,6 +94,17 @@ class _PlainReranker(ForwardPatcher):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
+        """Return the logits of transformers' own forward.
+
+        Parameters
+        ----------
+        input_ids, attention_mask, token_type_ids : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``logits``, float32, shape (rows, 1).
+        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         return {"logits": self._kept_forward(**inputs).logits}
 
@@ -134,6 +157,17 @@ class _FusedEmbedder(_FusedEncoder):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Encode and pool in ONNX Runtime's own operators; all tokens are of the first segment.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``embedding``, float32, shape (rows, width).
+        """
         body = self._model
         first_segment = body.embeddings.token_type_embeddings.weight[0]
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), first_segment, attention_mask)
@@ -149,13 +183,25 @@ class _FusedReranker(_FusedEncoder):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
+        """Encode and score in ONNX Runtime's own operators.
+
+        Parameters
+        ----------
+        input_ids, attention_mask, token_type_ids : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``logits``, float32, shape (rows, 1).
+        """
         body = self._model.bert
         segments = body.embeddings.token_type_embeddings(token_type_ids)
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), segments, attention_mask)
-        first = states[:, 0]
-        # Two copies, one sliced off: the head's products never have a single row, whose kernel gives other bits.
-        pooled = body.pooler.activation(body.pooler.dense(torch.cat([first, first])))
-        return {"logits": self._model.classifier(pooled)[: torch._shape_as_tensor(input_ids)[0]]}
+        return {"logits": head_of_rows(self._head, states[:, 0], input_ids)}
+
+    def _head(self, first: torch.Tensor) -> torch.Tensor:
+        pooler = self._model.bert.pooler
+        return cast("torch.Tensor", self._model.classifier(pooler.activation(pooler.dense(first))))
 
 
 class _CudaEmbedder(_FusedEmbedder):

@@ -25,6 +25,7 @@ from samevec.export.architectures.base import (
     ContractConfig,
     ForwardPatcher,
     PaddingComponent,
+    head_of_rows,
     mean_of_tokens,
     rotary_tables,
 )
@@ -53,6 +54,17 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Return the logits of transformers' own forward.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``logits``, float32, shape (rows, 1).
+        """
         return {"logits": self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).logits}
 
 
@@ -129,6 +141,17 @@ class _FusedPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Encode, pool and score in ONNX Runtime's own operators.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``logits``, float32, shape (rows, 1).
+        """
         body = self._model.model
         valid = attention_mask.to(torch.float32)
         shared = self._share(input_ids, valid)
@@ -137,9 +160,10 @@ class _FusedPatcher(ForwardPatcher):
             states = states + layer.attn.Wo(self._attend(layer, layer.attn_norm(states), shared))
             states = states + _gated_mlp(layer.mlp, layer.mlp_norm(states))
         pooled = self._pool(body.final_norm(states), valid)
-        # Two copies, one sliced off: the head's products never have a single row, whose kernel gives other bits.
-        logits = self._model.classifier(self._model.head(torch.cat([pooled, pooled])))
-        return {"logits": logits[: torch._shape_as_tensor(input_ids)[0]]}
+        return {"logits": head_of_rows(self._head, pooled, input_ids)}
+
+    def _head(self, pooled: torch.Tensor) -> torch.Tensor:
+        return cast("torch.Tensor", self._model.classifier(self._model.head(pooled)))
 
     def _share(self, input_ids: torch.Tensor, valid: torch.Tensor) -> _Shared:
         head_dim = self._width // self._n_heads

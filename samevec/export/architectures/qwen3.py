@@ -49,6 +49,17 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Pool the states of transformers' own forward at each row's last token.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``embedding``, float32, shape (rows, width).
+        """
         positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
         states = self._kept_forward(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
@@ -65,6 +76,17 @@ class _FusedPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
+        """Encode in ONNX Runtime's own operators; the last layer computes nothing but each row's last token.
+
+        Parameters
+        ----------
+        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``embedding``, float32, shape (rows, width).
+        """
         model = self._model
         n_tokens = torch._shape_as_tensor(input_ids)[1]
         lengths = attention_mask.sum(1)
