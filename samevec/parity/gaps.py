@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from samevec.runtime.profiles import Profile
     from samevec.runtime.reranker import Reranker
 
-__all__ = ["baseline_gap", "case_gaps", "golden_gap", "profile_gaps", "quick_gaps", "ranking_gaps"]
+__all__ = ["baseline_gap", "case_gaps", "golden_gap", "profile_gaps", "quick_gaps", "ranking_gaps", "repeat_gap"]
 
 
 def case_gaps(
@@ -76,6 +76,11 @@ def quick_gaps(reference: Reference, full: CaseSet, cases: CaseSet, runs: Sequen
     if missing:
         found.append(f"groupings (quick): {', '.join(missing)}")
     return tuple(found)
+
+
+def repeat_gap(repeats: int) -> tuple[str, ...]:
+    """Return that nothing was computed twice in the same grouping, if so."""
+    return ("repeats of the same run: every grouping ran once",) if repeats == 1 else ()
 
 
 def ranking_gaps(model: Embedder | Reranker, rankings: Rankings | None) -> tuple[str, ...]:

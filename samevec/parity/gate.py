@@ -11,7 +11,15 @@ import numpy as np
 from samevec.errors import ReferenceMissingError
 from samevec.parity.cases import builtin_cases, quick_positions
 from samevec.parity.driver import driver_digest
-from samevec.parity.gaps import baseline_gap, case_gaps, golden_gap, profile_gaps, quick_gaps, ranking_gaps
+from samevec.parity.gaps import (
+    baseline_gap,
+    case_gaps,
+    golden_gap,
+    profile_gaps,
+    quick_gaps,
+    ranking_gaps,
+    repeat_gap,
+)
 from samevec.parity.golden import golden_cells, is_published
 from samevec.parity.levels import levels_of
 from samevec.parity.matrix import Matrix
@@ -35,7 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK_REPEATS", "REPEATS", "run_gate"]
 
-#: How often every cell is computed (DESIGN section 5), and in a quick gate.
+#: How often every cell is computed (DESIGN section 5), and in a quick gate where bits are not required. Where they are,
+#: the five quick groupings are repeats of each other: each must give the bits of the first, so that one is enough.
 REPEATS = 3
 QUICK_REPEATS = 2
 
@@ -72,7 +81,7 @@ def run_gate(
     case_set : CaseSet, optional
         The built-in one if not given.
     repeats : int, optional
-        3, or 2 for a quick gate, when not given.
+        When not given 3; for a quick gate 1 where bits are required, else 2.
     quick : bool
         Only the quick subset of cases and groupings. Its verdict says so, and is no leave to serve.
     golden : bool, optional
@@ -129,14 +138,17 @@ def _matrix(
 ) -> Matrix:
     """Choose what is run: of a quick gate, the quick cases in the quick groupings."""
     numbers = quick_positions(cases) if quick else tuple(range(len(cases)))
+    bits_required = profile.bit_identical_groupings and not _is_torch(model)
+    if repeats is None:
+        repeats = REPEATS if not quick else 1 if bits_required else QUICK_REPEATS
     return Matrix(
         model=model,
         reference=_rows_of(reference, numbers),
         cases=cases.subset(numbers),
         numbers=numbers,
         tolerance=tolerance,
-        bits_required=profile.bit_identical_groupings and not _is_torch(model),
-        repeats=(QUICK_REPEATS if quick else REPEATS) if repeats is None else repeats,
+        bits_required=bits_required,
+        repeats=repeats,
         quick=quick,
     )
 
@@ -191,6 +203,7 @@ def _gaps(
     return (
         *case_gaps(model, reference, cases, runs),
         *(quick_gaps(reference, full, cases, runs) if matrix.quick else ()),
+        *repeat_gap(matrix.repeats),
         *ranking_gaps(model, rankings),
         *golden_gap(model, checked=golden),
         *baseline_gap(reference),

@@ -170,6 +170,8 @@ def _style(cell: Cell) -> str:
 def _repeats(cell: Cell) -> tuple[str, str]:
     if cell.comparison is None:
         return _NOT_ASKED, "dim"
+    if cell.repeats < 2:
+        return str(cell.repeats), "dim"
     return (f"{cell.repeats}, same bits", "") if cell.repeats_identical else (f"{cell.repeats}, bits differ", "yellow")
 
 

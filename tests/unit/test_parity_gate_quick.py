@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from gate_stand_ins import REFERENCES, gate, noise_by_row, one_component, padding_leaks, swap_rows
+from gate_stand_ins import EXACT, LOOSE, REFERENCES, gate, noise_by_row, one_component, padding_leaks, swap_rows
 
 from samevec.parity.cases import builtin_cases, quick_positions
 from samevec.parity.groupings import QUICK_GROUPINGS
@@ -16,23 +16,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
+    from samevec.runtime.profiles import Profile
 
 
-def test_a_quick_gate_runs_less_and_says_so() -> None:
-    for task, repeats in (("embed", 2), ("rerank", 2)):
-        full = builtin_cases(task, prompts=("query", "document"))
-        verdict = gate(task, quick=True)
-        assert verdict.passed
-        assert verdict.quick
-        assert verdict.to_dict()["quick"] is True
-        assert verdict.case_set_digest == full.digest
-        assert verdict.n_cases == len(quick_positions(full))
-        assert tuple(run.name for run in verdict.runs) == QUICK_GROUPINGS
-        assert verdict.repeats == repeats
-        assert f"{len(full) - verdict.n_cases} of the {len(full)} cases (quick)" in verdict.not_measured
-        assert any(words.startswith("groupings (quick): batch_1, batch_32") for words in verdict.not_measured)
-        assert "quick parity passed" in verdict.words
-        assert [error.case for error in verdict.row_errors["alone"]] == list(quick_positions(full))
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+@pytest.mark.parametrize(("profile", "repeats"), [(EXACT, 1), (LOOSE, 2)])
+def test_a_quick_gate_runs_less_and_says_so(task: str, profile: Profile, repeats: int) -> None:
+    full = builtin_cases(task, prompts=("query", "document"))
+    verdict = gate(task, profile=profile, quick=True)
+    assert verdict.passed
+    assert verdict.quick
+    assert verdict.to_dict()["quick"] is True
+    assert verdict.case_set_digest == full.digest
+    assert verdict.n_cases == len(quick_positions(full))
+    assert tuple(run.name for run in verdict.runs) == QUICK_GROUPINGS
+    assert verdict.repeats == repeats  # where bits must be those of "alone", each grouping is a repeat of it
+    assert ("repeats of the same run: every grouping ran once" in verdict.not_measured) is (repeats == 1)
+    assert f"{len(full) - verdict.n_cases} of the {len(full)} cases (quick)" in verdict.not_measured
+    assert any(words.startswith("groupings (quick): batch_1, batch_32") for words in verdict.not_measured)
+    assert "quick parity passed" in verdict.words
+    assert [error.case for error in verdict.row_errors["alone"]] == list(quick_positions(full))
 
 
 def test_a_quick_gate_reports_cases_by_their_numbers_in_the_full_set() -> None:
