@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import gc
 import logging
+import math
 import os
 import signal
 import ssl
@@ -12,7 +15,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import uvicorn
@@ -24,6 +27,7 @@ from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
 from samevec.server.log import RequestLog, configure_logging
 from samevec.server.service import Service
+from samevec.server.slow_clients import timed_http
 from samevec.server.socket_protocol import FrameServer
 from samevec.server.tracing import otlp_traces
 from samevec.server.truememory import reserve_truememory
@@ -141,7 +145,7 @@ def run_server(models: Sequence[ServedModel], settings: ServerSettings, endpoint
             endpoints=held,
             api_keys=api_keys,
             watch=_stop_on_signals(held),
-            on_ready=lambda: _print_ready(settings, held, models),
+            on_ready=lambda: _begin(settings, held, models),
         )
         if not asyncio.run(run.serve()):
             # Leaving the interpreter under a session that is still computing ends in a crash now and then.
@@ -236,6 +240,7 @@ class _Run:
         """Serve until told to stop, drain, and return whether every worker came to its end."""
         stop = asyncio.Event()
         self.watch(stop)
+        asyncio.get_running_loop().set_exception_handler(_LoopErrors())
         service = Service(self.models, self.settings)
         service.observe(RequestLog(self.settings.log_requests))
         traces = None if self.settings.otlp_endpoint is None else otlp_traces(self.settings.otlp_endpoint)
@@ -267,6 +272,27 @@ class _Run:
         return not service.is_held_up
 
 
+# What accept(2) says when nothing more can be opened.
+_NOTHING_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+# How often that is told: asyncio asks a thousand times a second.
+_TELL_AGAIN_S = 10.0
+
+
+class _LoopErrors:
+    """Tells of connections that cannot be accepted in one line now and then: they only wait. Called by the loop."""
+
+    def __init__(self) -> None:
+        self._told_s = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NOTHING_LEFT:
+            loop.default_exception_handler(context)
+        elif loop.time() - self._told_s >= _TELL_AGAIN_S:
+            self._told_s = loop.time()
+            _log.warning("%s: new connections wait until others end; ulimit -n bounds them", error.strerror)
+
+
 async def _unload_idle(service: Service, after_s: float) -> None:
     """Look now and then for models that nobody has asked for; for ever."""
     while after_s:
@@ -274,12 +300,17 @@ async def _unload_idle(service: Service, after_s: float) -> None:
         service.unload_idle()
 
 
+def _free_and_give_back() -> None:
+    gc.collect()  # what a thousand connections leave refers to itself, and the interpreter sees no haste
+    give_back_memory()
+
+
 async def _give_back_at_rest(service: Service) -> None:
     """Give freed memory back whenever work has ended and none follows; for ever."""
     while True:
         await asyncio.sleep(_LOOK_REST_S)
         if service.comes_to_rest():
-            await asyncio.to_thread(give_back_memory)
+            await asyncio.to_thread(_free_and_give_back)
 
 
 def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:
@@ -287,6 +318,7 @@ def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[
         create_app(service, api_keys=api_keys),
         log_config=None,
         access_log=False,
+        http=cast("Any", timed_http(settings.client_timeout_s)),
         lifespan="off",
         ws="none",
         loop="asyncio",
@@ -346,6 +378,13 @@ def _stop_on_signals(endpoints: Endpoints) -> Callable[[asyncio.Event], None]:
                 loop.add_signal_handler(number, handle, number)
 
     return watch
+
+
+def _begin(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
+    """Leave what stays for good out of later collections of garbage, and say that requests are answered."""
+    gc.collect()
+    gc.freeze()
+    _print_ready(settings, endpoints, models)
 
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
