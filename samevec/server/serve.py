@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import gc
 import logging
 import math
 import os
@@ -145,7 +144,7 @@ def run_server(models: Sequence[ServedModel], settings: ServerSettings, endpoint
             endpoints=held,
             api_keys=api_keys,
             watch=_stop_on_signals(held),
-            on_ready=lambda: _begin(settings, held, models),
+            on_ready=lambda: _print_ready(settings, held, models),
         )
         if not asyncio.run(run.serve()):
             # Leaving the interpreter under a session that is still computing ends in a crash now and then.
@@ -300,17 +299,12 @@ async def _unload_idle(service: Service, after_s: float) -> None:
         service.unload_idle()
 
 
-def _free_and_give_back() -> None:
-    gc.collect()  # what a thousand connections leave refers to itself, and the interpreter sees no haste
-    give_back_memory()
-
-
 async def _give_back_at_rest(service: Service) -> None:
     """Give freed memory back whenever work has ended and none follows; for ever."""
     while True:
         await asyncio.sleep(_LOOK_REST_S)
         if service.comes_to_rest():
-            await asyncio.to_thread(_free_and_give_back)
+            await asyncio.to_thread(give_back_memory)
 
 
 def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:
@@ -378,13 +372,6 @@ def _stop_on_signals(endpoints: Endpoints) -> Callable[[asyncio.Event], None]:
                 loop.add_signal_handler(number, handle, number)
 
     return watch
-
-
-def _begin(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
-    """Leave what stays for good out of later collections of garbage, and say that requests are answered."""
-    gc.collect()
-    gc.freeze()
-    _print_ready(settings, endpoints, models)
 
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:

@@ -141,9 +141,10 @@ def test_4096_tokens_are_pytorchs_alone_in_equal_and_in_ragged_company(subject: 
     alone = np.concatenate([subject.run(form, [row]) for row in long])
     equal = subject.run(form, long)
     ragged = subject.run(form, [short, long[1]])
-    expected = [subject.expected[LONG], subject.expected[LONG], [subject.expected[130][0], subject.expected[LONG][1]]]
-    for found, right in zip((alone, equal, ragged), expected, strict=True):
-        outcome = compare(np.stack(right), found, TOLERANCE)
+    right = subject.expected[LONG]
+    beside = np.stack([subject.expected[130][0], right[1]])
+    for found, expected in ((alone, right), (equal, right), (ragged, beside)):
+        outcome = compare(expected, found, TOLERANCE)
         assert outcome.passed, outcome.words
     assert alone.tobytes() == equal.tobytes()
     assert alone[1].tobytes() == ragged[1].tobytes()
