@@ -13,7 +13,6 @@ Times mean something only where nothing else runs; passing depends on them in O2
 from __future__ import annotations
 
 import argparse
-import base64
 import functools
 import http.client
 import json
@@ -33,6 +32,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from benchmarks.answers import openai_vectors
 from benchmarks.memory import MemorySampler, read_memory
 from benchmarks.results import NOTICE, machine_record
 from benchmarks.served import FrameClient, HttpClient, Served, prove_both, serving, write_result
@@ -82,10 +82,10 @@ class Answer:
         """What the OpenAI route gave, in request order."""
         if self.status != 200:
             raise RuntimeError(f"{self.status}: {json.dumps(self.record)[:200]}")
-        data = self.record["data"]
-        if [item["index"] for item in data] != list(range(len(data))):
-            raise RuntimeError("the indices are not 0 to n - 1 in order")
-        return np.stack([np.frombuffer(base64.b64decode(item["embedding"]), dtype="<f4") for item in data])
+        try:
+            return openai_vectors(self.record)
+        except ValueError as error:
+            raise RuntimeError(f"200: {error}") from error
 
     @property
     def scores(self) -> Array:

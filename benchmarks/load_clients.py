@@ -8,7 +8,6 @@ server.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import random
 import struct
@@ -21,7 +20,9 @@ from urllib.parse import urlsplit
 import numpy as np
 import orjson
 
+from benchmarks.answers import framed_array, openai_vectors
 from benchmarks.workloads import Writer
+from samevec.machine import allow_open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -155,19 +156,6 @@ def _ranking_check(expected: NDArray[np.float32], read: Callable[[Any], list[tup
     return check
 
 
-def _openai_vectors(answer: Any) -> NDArray[np.float32]:
-    if [item["index"] for item in answer["data"]] != list(range(len(answer["data"]))):
-        raise ValueError("indexes are not 0, 1, 2, ...")
-    values = [item["embedding"] for item in answer["data"]]
-    if isinstance(values[0], str):
-        return np.stack([np.frombuffer(base64.b64decode(value), dtype="<f4") for value in values])
-    return np.array(values, dtype=np.float32)
-
-
-def _frame_array(record: Any) -> NDArray[np.float32]:
-    return np.frombuffer(base64.b64decode(record["__ndarray__"]), dtype="<f4").reshape(record["shape"])
-
-
 def _results(key: str) -> Callable[[Any], list[tuple[int, Any]]]:
     def read(answer: Any) -> list[tuple[int, Any]]:
         items = answer if isinstance(answer, list) else answer["results"]
@@ -178,8 +166,8 @@ def _results(key: str) -> Callable[[Any], list[tuple[int, Any]]]:
 
 # Body of each HTTP kind, given its items; what the answer is read by.
 _EMBEDS: dict[str, tuple[Callable[[list[str]], dict[str, Any]], Callable[[Any], NDArray[np.float32]]]] = {
-    "/v1/embeddings base64": (lambda texts: {"input": texts, "encoding_format": "base64"}, _openai_vectors),
-    "/v1/embeddings float": (lambda texts: {"input": texts}, _openai_vectors),
+    "/v1/embeddings base64": (lambda texts: {"input": texts, "encoding_format": "base64"}, openai_vectors),
+    "/v1/embeddings float": (lambda texts: {"input": texts}, openai_vectors),
     "/embed": (lambda texts: {"inputs": texts}, lambda answer: np.array(answer, dtype=np.float32)),
 }
 _RERANKS: dict[str, tuple[str, str]] = {
@@ -194,7 +182,7 @@ def _embed_request(kind: str, known: Known, chosen: list[int], embedder: str) ->
     texts, expected = [known.texts[i] for i in chosen], known.vectors[chosen]
     if kind == "socket embed":
         body = {"op": "embed", "texts": texts, "tier": embedder}
-        check = _vector_check(expected, lambda answer: _frame_array(answer["vectors"]))
+        check = _vector_check(expected, lambda answer: framed_array(answer["vectors"]))
         return Request(kind=kind, path="", body=orjson.dumps(body), check=check)
     make, read = _EMBEDS[kind]
     path = kind.partition(" ")[0]
@@ -205,7 +193,7 @@ def _rerank_request(kind: str, known: Known, query: int, chosen: list[int]) -> R
     documents, expected = [known.documents[i] for i in chosen], known.scores[query, chosen]
     if kind == "socket rerank":
         body: dict[str, Any] = {"op": "rerank", "pairs": [(known.queries[query], document) for document in documents]}
-        check = _vector_check(expected[:, None], lambda answer: _frame_array(answer["scores"]).reshape(-1, 1))
+        check = _vector_check(expected[:, None], lambda answer: framed_array(answer["scores"]).reshape(-1, 1))
         return Request(kind=kind, path="", body=orjson.dumps(body), check=check)
     documents_key, score_key = _RERANKS[kind]
     body = {"query": known.queries[query], documents_key: documents}
@@ -457,8 +445,6 @@ def raise_open_files(n_files: int) -> None:
     ValueError
         The hard limit is below.
     """
-    import resource  # noqa: PLC0415  not on Windows
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < n_files:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, hard))
+    allowed = allow_open_files(n_files)
+    if allowed is not None and 0 <= allowed < n_files:  # below 0 where there is no limit
+        raise ValueError(f"this process may hold {allowed} files, {n_files} are needed; raise the hard limit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import socket
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
+from benchmarks.answers import framed_array, openai_vectors
 from benchmarks.protocol import REPOSITORY
 from benchmarks.setup import ensure_proved, say
 from benchmarks.workloads import EMBEDDER, RERANKER
@@ -26,6 +24,7 @@ from benchmarks.workloads import EMBEDDER, RERANKER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from benchmarks.setup import Models
@@ -143,10 +142,7 @@ class HttpClient:
     def embed(self, texts: Sequence[str], *, encoding: str = "base64") -> NDArray[np.float32]:
         """Embed by the OpenAI route."""
         answer = self.post("/v1/embeddings", {"model": EMBEDDER, "input": list(texts), "encoding_format": encoding})
-        values = [record["embedding"] for record in answer["data"]]
-        if encoding == "base64":
-            return np.stack([np.frombuffer(base64.b64decode(value), dtype="<f4") for value in values])
-        return np.asarray(values, dtype=np.float32)
+        return openai_vectors(answer)
 
     def rerank(self, query: str, documents: Sequence[str]) -> Any:
         """Rank documents by the Cohere route."""
@@ -178,9 +174,7 @@ class FrameClient:
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embed as TrueMemory's client does, with full vectors."""
-        record = self.ask({"op": "embed", "texts": list(texts), "tier": EMBEDDER})["vectors"]
-        values = np.frombuffer(base64.b64decode(record["__ndarray__"]), dtype="<f4")
-        return values.reshape(record["shape"])
+        return framed_array(self.ask({"op": "embed", "texts": list(texts), "tier": EMBEDDER})["vectors"])
 
 
 def write_result(name: str, record: dict[str, Any], directory: Path) -> None:

@@ -18,7 +18,6 @@ Run it alone: another busy process makes every figure worthless.
 from __future__ import annotations
 
 import argparse
-import base64
 import re
 import statistics
 import time
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.answers import openai_vectors
 from benchmarks.results import NOTICE, machine_record
 from benchmarks.served import FrameClient, HttpClient, Served, serving, write_result
 from benchmarks.server_load import add_pair_arguments, pair_of
@@ -53,8 +53,8 @@ _ALONE_ROUNDS = 10
 
 def _embed(served: Served, texts: Sequence[str]) -> NDArray[np.float32]:
     """Embed by one HTTP request over a connection of its own."""
-    answer = HttpClient(served).post("/v1/embeddings", {"input": list(texts), "encoding_format": "base64"})
-    return np.stack([np.frombuffer(base64.b64decode(item["embedding"]), dtype="<f4") for item in answer["data"]])
+    body = {"input": list(texts), "encoding_format": "base64"}
+    return openai_vectors(HttpClient(served).post("/v1/embeddings", body))
 
 
 def _microbatches(served: Served, model: str) -> tuple[float, int]:
