@@ -75,6 +75,11 @@ class BulkSession:
                 self._session = self._open()
             return self._session
 
+    @property
+    def opened(self) -> Session | None:
+        """The session, if it is open."""
+        return self._session
+
 
 def side_by_side_pays(runs_s: Sequence[float], n_workers: int) -> bool:
     """Return whether runs take less time side by side, each worker taking the next one as it becomes free.

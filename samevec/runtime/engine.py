@@ -13,13 +13,15 @@ import numpy as np
 
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
 from samevec.machine import give_back_memory
+from samevec.runtime.arena import ArenaSession
 from samevec.runtime.bulk import BulkSession, run_side_by_side, side_by_side_pays
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.cost import COSTS, CostModel
 from samevec.runtime.guards import AdaptiveLimit, MemoryGuard, Watch
 from samevec.runtime.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
-from samevec.runtime.session import ArenaSession, CancellableSession
+from samevec.runtime.rows import TokenRow
+from samevec.runtime.session import CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
-    from samevec.runtime.rows import TokenRow
     from samevec.runtime.session import Session
 
 __all__ = ["Engine", "Outcome", "RunRecorder", "check_finite"]
@@ -299,8 +300,23 @@ class Engine:
             raw[chosen] = done.raw  # scatter by stored position
             errors.update({chosen[i]: error for i, error in done.errors.items()})
         if len(steps.microbatches) > 1:
+            self.empty_arenas()
             self.give_back()
         return Outcome(raw, errors)
+
+    def empty_arenas(self) -> None:
+        """Give back work memory that was left to runs which did not come, by a run of one token where there is some.
+
+        Of runs side by side the last to end may be one that expected others to follow it.
+
+        Raises
+        ------
+        SessionRunError
+            That run failed.
+        """
+        for session in (self.session, None if self.bulk is None else self.bulk.opened):
+            if isinstance(session, ArenaSession) and session.holds_arena:
+                self._run(session, self._collate([TokenRow((self.pad_token_id,))]), None)
 
     def _run_microbatches(
         self, rows: Sequence[TokenRow], steps: Plan, watch: Watch, recorder: RunRecorder | None

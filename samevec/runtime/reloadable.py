@@ -8,8 +8,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from samevec.runtime.arena import ArenaSession
 from samevec.runtime.bulk import BulkSession
-from samevec.runtime.session import ArenaSession, CancellableSession
+from samevec.runtime.session import CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ class Reloadable:
         self._lock = threading.Lock()
         self._reopen = reopen
         self._sessions: _Sessions | None = _Sessions(engine.session, engine.bulk)
-        bulk = None if engine.bulk is None else _CurrentBulk(engine.bulk.n_workers, self._bulk_session)
+        bulk = None if engine.bulk is None else _CurrentBulk(engine.bulk.n_workers, self)
         self.engine = replace(engine, session=_CurrentSession(self, engine.session), bulk=bulk)
 
     @property
@@ -138,16 +139,27 @@ class _CurrentSession:
         session = self._owner._session()
         return session.keeping_arena() if isinstance(session, ArenaSession) else nullcontext()
 
+    @property
+    def holds_arena(self) -> bool:
+        """Whether the session that is loaded, if any, has work memory to give back."""
+        sessions = self._owner._sessions
+        return sessions is not None and isinstance(sessions.session, ArenaSession) and sessions.session.holds_arena
+
 
 class _CurrentBulk(BulkSession):
     """A BulkSession that asks for the loaded one each time."""
 
-    def __init__(self, n_workers: int, current: Callable[[], Session]) -> None:
-        super().__init__(n_workers, current)
-        self._current = current
+    def __init__(self, n_workers: int, owner: Reloadable) -> None:
+        super().__init__(n_workers, owner._bulk_session)
+        self._owner = owner
 
     def get(self) -> Session:
-        return self._current()
+        return self._owner._bulk_session()
+
+    @property
+    def opened(self) -> Session | None:
+        sessions = self._owner._sessions
+        return None if sessions is None or sessions.bulk is None else sessions.bulk.opened
 
 
 def _run_cancellable(session: Session, features: Features, cancel: CancelToken) -> NDArray[np.float32]:

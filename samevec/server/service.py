@@ -248,6 +248,17 @@ class Service:
         """Say once after work that there has been none since the last call."""
         return self._admission.comes_to_rest()
 
+    def empty_arenas(self) -> None:
+        """Give back the models' work memory that no run uses, see :meth:`samevec.runtime.engine.Engine.empty_arenas`.
+
+        Raises
+        ------
+        SessionRunError
+            A run failed.
+        """
+        for served in self.models:
+            served.model.engine.empty_arenas()
+
     def stop(self, *, timeout_s: float = 5.0) -> None:
         """End the workers; what is still queued fails with NotReadyError."""
         self.is_draining = True

@@ -15,8 +15,9 @@ import httpx
 import numpy as np
 import pytest
 from stand_ins import EMBEDDER, InProcess, alone, in_process, queued, text_ids, vectors_of, wait_until
-from worker_bench import Call, Stage, served_stage, staged_embedder
+from worker_bench import Call, Stage, StagedSession, served_stage, staged_embedder
 
+from samevec.errors import SessionRunError
 from samevec.server import serve
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.serve import running_server
@@ -189,6 +190,29 @@ def test_memory_is_given_back_once_after_work(stage: Stage, monkeypatch: pytest.
             stage.release()
             assert asked.result().status_code == 200
         wait_until(lambda: len(given) == 2)
+
+
+def test_work_memory_is_given_back_at_rest_and_a_failure_is_only_logged(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: list[list[list[tuple[int, ...]]]] = []
+    monkeypatch.setattr(serve, "_LOOK_REST_S", 0.01)
+    monkeypatch.setattr(serve, "give_back_memory", lambda: given.append([call.rows for call in stage.calls]))
+    monkeypatch.setattr(StagedSession, "holds_arena", True)
+    model = staged_embedder(stage)
+    with running_server([ServedModel(model=model)], ServerSettings(port=0)) as endpoints:
+        wait_until(lambda: len(given) == 1)
+        assert given == [[[(model.engine.pad_token_id,)]]]
+
+        def fail(call: Call) -> None:
+            if call.rows == given[0][0]:
+                raise SessionRunError("no memory for that either")
+
+        stage.on_run = fail
+        for _ in range(2):
+            assert httpx.post(f"{endpoints.url}/v1/embeddings", json={"input": "a"}, timeout=20).status_code == 200
+        wait_until(lambda: len(given) == 2)
+    assert "work memory could not be given back: no memory for that either" in caplog.text
 
 
 def test_the_drain_lets_every_runner_finish(stage: Stage) -> None:

@@ -100,6 +100,8 @@ class Stage:
 class StagedSession(FakeSession):
     """A session whose runs are told to a stage."""
 
+    holds_arena = False
+
     def __init__(self, stage: Stage, *, bulk: bool, width: int = WIDTH) -> None:
         super().__init__(width)
         self._stage = stage

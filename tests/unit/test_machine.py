@@ -167,6 +167,43 @@ def test_freed_memory_goes_back() -> None:
     assert int(done.stdout) > 30 << 20
 
 
+RETURNED = """
+import ctypes, sys, threading
+from samevec.machine import process_memory_bytes, return_freed_memory
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+size = 8 << 20
+if sys.argv[1] == "set":
+    assert return_freed_memory()
+
+def work():
+    for _ in range(2):  # the first one teaches glibc to keep such blocks
+        block = libc.malloc(size)
+        ctypes.memset(block, 1, size)
+        libc.free(ctypes.c_void_p(block))
+    freed.set()
+    done.wait(20)  # an idle thread, with a heap of its own
+
+freed, done = threading.Event(), threading.Event()
+thread = threading.Thread(target=work)
+before = process_memory_bytes()[0]
+thread.start()
+assert freed.wait(20)
+print(process_memory_bytes()[0] - before)
+done.set()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the setting is glibc's")
+def test_idle_threads_keep_no_freed_memory() -> None:
+    kept_bytes = {}
+    for how in ("set", "as it is"):
+        command = [sys.executable, "-c", RETURNED, how]
+        kept_bytes[how] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert kept_bytes["set"] < 2 << 20
+    assert kept_bytes["as it is"] > 6 << 20
+
+
 OPEN_FILES = """
 import resource
 from samevec.machine import allow_open_files

@@ -282,7 +282,7 @@ def test_the_cpu_is_not_asked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         told.append(arguments)
         raise onnxruntime_pybind11_state.RuntimeException(FULL["arena"][1])
 
-    monkeypatch.setattr(session._session, "run", full)
+    monkeypatch.setattr(session._session, "run_with_iobinding", full)
     with pytest.raises(SessionRunError):
         session.run(features())
     assert len(told) == 1

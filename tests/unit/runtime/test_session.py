@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def test_each_becomes_a_session_run_error(name: str, graph: Path, monkeypatch: p
     def fails(*arguments: object) -> None:
         raise kind("node Gather broke\nsecond line")
 
-    monkeypatch.setattr(session._session, "run", fails)
+    monkeypatch.setattr(session._session, "run_with_iobinding", fails)
     with pytest.raises(SessionRunError) as caught:
         session.run(features())
     assert str(caught.value) == "a run of 2 x 8 tokens failed: node Gather broke"
@@ -146,7 +147,7 @@ def test_running_out_of_memory_is_told_apart(
     def fails(*arguments: object) -> None:
         raise onnxruntime_pybind11_state.RuntimeException(message)
 
-    monkeypatch.setattr(session._session, "run", fails)
+    monkeypatch.setattr(session._session, "run_with_iobinding", fails)
     with pytest.raises(SessionRunError) as caught:
         session.run(features())
     assert caught.value.out_of_memory is out_of_memory
@@ -203,7 +204,7 @@ def test_a_provider_that_fails_in_a_run_is_not_replaced(
         def __getattr__(self, name: str) -> Any:
             return getattr(self.core, name)
 
-        def run(self, *arguments: object) -> None:
+        def run_with_iobinding(self, *arguments: object) -> None:
             tried.append("run")
             raise onnxruntime_pybind11_state.EPFail("the device is gone")
 
@@ -267,17 +268,16 @@ def test_importing_the_session_loads_no_onnxruntime() -> None:
 
 def test_a_run_keeps_the_arena_only_where_it_was_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = OnnxSession(write_graph(tmp_path), CPU)
-    inner, asked = session._session, []
+    run, asked = session._session.run_with_iobinding, []
 
-    class Spy:
-        def run(self, names: list[str], feed: dict[str, Any], options: Any) -> Any:
-            try:
-                asked.append(options.get_run_config_entry("memory.enable_memory_arena_shrinkage"))
-            except RuntimeError:  # not set
-                asked.append("")
-            return inner.run(names, feed, options)
+    def spy(binding: Any, options: Any) -> None:
+        try:
+            asked.append(options.get_run_config_entry("memory.enable_memory_arena_shrinkage"))
+        except RuntimeError:  # not set
+            asked.append("")
+        run(binding, options)
 
-    monkeypatch.setattr(session, "_session", Spy())
+    monkeypatch.setattr(session._session, "run_with_iobinding", spy)
     features = collate(rows([3]), pad_token_id=0, pad_to_multiple=1)
     session.run(features)
     with session.keeping_arena():
@@ -289,3 +289,58 @@ def test_a_run_keeps_the_arena_only_where_it_was_asked_to(tmp_path: Path, monkey
     after = session.run(features)
     assert asked == ["cpu:0", "", "", "cpu:0", "cpu:0"]
     assert kept.tobytes() == after.tobytes()
+
+
+def test_the_last_run_to_end_says_whether_the_arena_holds_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = OnnxSession(write_graph(tmp_path), CPU)
+    run, begun, may_end = session._session.run_with_iobinding, threading.Event(), threading.Event()
+
+    def held(binding: Any, options: Any) -> None:
+        if threading.current_thread() is late:
+            begun.set()
+            assert may_end.wait(20)
+        run(binding, options)
+
+    def keep() -> None:
+        with session.keeping_arena():
+            session.run(features())
+
+    late = threading.Thread(target=keep)
+    monkeypatch.setattr(session._session, "run_with_iobinding", held)
+    holds = [session.holds_arena]
+    for keeps in (True, False):
+        with session.keeping_arena() if keeps else nullcontext():
+            session.run(features())
+        holds.append(session.holds_arena)
+    assert holds == [False, True, False]
+
+    late.start()
+    assert begun.wait(20)
+    session.run(features())  # gives back all but what the other run uses
+    may_end.set()
+    late.join()
+    assert session.holds_arena
+    session.run(features())
+    assert not session.holds_arena
+
+
+def test_outputs_lie_outside_of_an_arena_that_gives_back(tmp_path: Path) -> None:
+    """In it, an output would hold the block that it lies in: it is still there when the run gives back the rest."""
+    path = write_graph(tmp_path)
+    own = OnnxSession(path, CPU).run(features())
+    lent = OnnxSession(path, replace(CPU, run_config={})).run(features())
+    assert (own.flags.owndata, lent.flags.owndata) == (True, False)
+    assert own.tolist() == lent.tolist() == expected()
+
+
+def test_a_run_that_failed_may_have_left_memory(tmp_path: Path) -> None:
+    session = OnnxSession(write_graph(tmp_path), CPU)
+    wrong = replace(features(), input_ids=features().input_ids + VOCABULARY)
+    with pytest.raises(SessionRunError):
+        session.run(wrong)
+    assert session.holds_arena
+    never = OnnxSession(write_graph(tmp_path), replace(CPU, run_config={}))
+    never.run(features())
+    assert not never.holds_arena  # runs under this profile give nothing back, so there is nothing to ask for
