@@ -22,13 +22,15 @@ from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from samevec.parity.cases import CaseSet
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
+    from samevec.runtime.engine import RunRecorder
+    from samevec.runtime.rows import TokenRow
     from samevec.runtime.session import Session
 
     Model = Embedder | Reranker
@@ -49,6 +51,21 @@ class WrongSession(FakeSession):
 
     def run(self, features: Features) -> NDArray[np.float32]:
         return self._wrong(super().run(features), features)
+
+
+class DeafEngine(Engine):
+    """An engine that ignores what the caller asks for: `max_rows` run together."""
+
+    def run_rows(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        deadline_s: float | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> NDArray[np.float32]:
+        return Engine.run_rows(self, rows, batch_size=self.max_rows, recorder=recorder)
 
 
 def raw_tokenizer(*, end: bool = True) -> RawTokenizer:

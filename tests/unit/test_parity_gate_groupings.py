@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gate_stand_ins import EXACT, LOCK, LOOSE, REFERENCES, WIDTH, gate, make_model, make_reference
+from gate_stand_ins import EXACT, LOCK, LOOSE, REFERENCES, WIDTH, DeafEngine, gate, make_model, make_reference
 
 from samevec.parity.cases import CaseSet, TextCase
 from samevec.parity.gate import run_gate
@@ -62,21 +62,6 @@ def test_repeats_with_other_bits_fail_only_where_they_may_not() -> None:
     assert any("repeats of the same run gave other bits" in failure for failure in verdict.failures)
     runs = iter(range(10**6))
     assert gate("rerank", drifting, profile=LOOSE).passed
-
-
-class DeafEngine(Engine):
-    """An engine that ignores what the caller asks for."""
-
-    def run_rows(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-    ) -> NDArray[np.float32]:
-        return Engine.run_rows(self, rows, batch_size=self.max_rows, recorder=recorder)
 
 
 def test_a_batch_size_that_is_ignored_is_refused() -> None:

@@ -9,24 +9,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from gate_stand_ins import DeafEngine
 from ranking_stand_ins import FIXTURE, LOCK, REFERENCES, WIDTH, WrongSession, make_model
 
 from samevec.errors import ReferenceMissingError
 from samevec.parity.ranking_check import check_rankings
 from samevec.parity.vector_table import SqliteSearch, cosine_distances
-from samevec.runtime.engine import Engine
 from samevec.runtime.fake import FakeSession
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
     from ranking_stand_ins import Wrong
 
     from samevec.parity.rankings import Rankings
     from samevec.runtime.collate import Features
-    from samevec.runtime.engine import RunRecorder
-    from samevec.runtime.rows import TokenRow
 
 
 def check(task: str, wrong: Wrong | None = None, *, bits_required: bool = True, **options: Any) -> Rankings:
@@ -151,24 +147,9 @@ def test_other_bits_in_other_company_fail_only_where_they_may_not() -> None:
     assert any("other bits than in the default run" in note for note in loose.notes)
 
 
-class DeafEngine(Engine):
-    """An engine that ignores what the caller asks for."""
-
-    def run_rows(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-    ) -> NDArray[np.float32]:
-        return Engine.run_rows(self, rows, batch_size=1, recorder=recorder)
-
-
 def test_a_shuffled_run_that_is_the_default_run_proves_nothing() -> None:
     model = make_model("rerank")
-    deaf = dataclasses.replace(model, engine=DeafEngine(session=FakeSession(1), width=1))
+    deaf = dataclasses.replace(model, engine=DeafEngine(session=FakeSession(1), width=1, max_rows=1))
     found = check_rankings(deaf, REFERENCES["rerank"], tolerance=LOCK.tolerance, bits_required=True)
     assert "rankings/shuffled: ran the same microbatches as default, so it proves nothing (vacuous)" in found.failures
 
