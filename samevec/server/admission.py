@@ -57,10 +57,13 @@ class Admission:
         return Ticket(self, n_items)
 
     def comes_to_rest(self) -> bool:
-        """Say once after work, and once after the start, that nothing was asked between two looks and nothing waits."""
+        """Say once after work, and once after the start, that nothing waited at two looks nor was asked between them.
+
+        At the first look after the work its answers may still be encoded or sent.
+        """
         with self._lock:
             rests = self.items == 0 and self._n_admitted == self._n_seen
-            self._n_seen = self._n_admitted
+            self._n_seen = self._n_admitted if self.items == 0 else None
             begins, self._at_rest = rests and not self._at_rest, rests
             return begins
 

@@ -116,6 +116,7 @@ class Crew:
             while (batch := self.queue.take(turn)) is not None:
                 self._run(batch)
                 self.queue.finish(batch)
+                del batch  # while it waits for the next one, a thread would keep these rows and their answers
         except BaseException as error:  # whatever it is: those who wait must hear of it
             _log.exception("%s: a thread of its worker died", self._name)
             self.die(public_words(error))
