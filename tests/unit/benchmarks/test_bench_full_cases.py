@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.full_cases import OWN, SHARED, Answer, main, words
+from benchmarks.full_cases.__main__ import OWN, SHARED, main
+from benchmarks.full_cases.asking import Answer, words
 from samevec.lock import load_lock
 from samevec.runtime.tokenization import Tokenizer
 

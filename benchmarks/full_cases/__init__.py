@@ -1,0 +1,1 @@
+"""Seven public faults that must not happen, on the full-shape pair; a module a case."""
