@@ -5,7 +5,8 @@
    third client) the framed socket. Idle for some seconds: memory is read.
 3. The same for the rest of 60 s. The queue is shorter than the clients' demand, so many are refused; they come again
    after at most a second, sooner than they are told, which keeps the queue full.
-4. 1,000 connections are opened, then each sends one request, all at once. Idle again: memory is read again.
+4. 1,000 connections are opened, then each sends one request, all at once. Idle again: memory is read again. The same
+   once more, which tells what so many connections leave once from what grows.
 5. A text asked for alone, and SIGTERM.
 
 Met when every 200 holds the texts' own vectors or scores, bit for bit, at the right index; every 429 says when to come
@@ -188,10 +189,13 @@ def _run(load: _Load, served: Served, arguments: argparse.Namespace, log_path: P
     memory["after_load_private_bytes"] = load.private_bytes_idle()
     at_once = load.ask_at_once(arguments.connections, seed=20_000)
     record["at_once"] = _phase(f"{arguments.connections} connections", at_once)
+    memory["after_connections_private_bytes"] = load.private_bytes_idle()
+    again = load.ask_at_once(arguments.connections, seed=20_000)
+    record["again"] = _phase(f"{arguments.connections} connections again", again)
     memory["at_end_private_bytes"] = load.private_bytes_idle()
     canary = load.ask_at_once(3, seed=30_000)
     record["canary"] = _phase("canary", canary)
-    tally = warm_up[0] + steady[0] + at_once[0] + canary[0]
+    tally = warm_up[0] + steady[0] + at_once[0] + again[0] + canary[0]
     record |= {"server_counted": load.counted(), "open_files_soft_and_hard": _open_file_limits(served.pid)}
     record |= {"exit_code": served.stop(), "tracebacks": log_path.read_text().count("Traceback"), "memory": memory}
     return tally, record
@@ -201,6 +205,7 @@ def _verdict(tally: Tally, record: dict[str, Any]) -> dict[str, bool]:
     memory = record["memory"]
     growth = memory["at_end_private_bytes"] / memory["after_warm_up_private_bytes"]
     memory["growth"] = round(growth, 4)
+    memory["growth_again"] = round(memory["at_end_private_bytes"] / memory["after_connections_private_bytes"], 4)
     answered = tally.statuses[200] + tally.statuses[429]
     own_count = {str(status): n for status, n in tally.statuses.items()}
     return {
