@@ -14,7 +14,7 @@ from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.commands import Commands
 from samevec.errors import ArtifactCorruptError, ConfigError, SessionLoadError
 from samevec.lock import load_lock
-from samevec.machine import allowed_cpus
+from samevec.machine import allowed_cpus, give_back_memory
 from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
@@ -382,6 +382,7 @@ def open_proved(
     )
     fix = commands.parity(entry.name, profile)
     require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)
+    give_back_memory()  # what was read to load it, and is done with
     return _with_fallback(candidate, tolerance)
 
 

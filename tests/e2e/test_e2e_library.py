@@ -13,6 +13,7 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, artifact_of, copy_home, rewrite_
 from e2e_tools import samevec as run_samevec
 
 import samevec
+from samevec import load
 from samevec.errors import (
     ArtifactCorruptError,
     ArtifactMissingError,
@@ -151,6 +152,15 @@ def test_scores(reranker: Reranker) -> None:
     for wrong in (0, -1):
         with pytest.raises(InputError, match=r"^top_n: "):
             reranker.rank(QUERY, DOCUMENTS, top_n=wrong)
+
+
+def test_what_loading_left_is_given_back(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as twice the model's own private memory, of a full-shape one."""
+    given: list[bool] = []
+    monkeypatch.setattr(load, "give_back_memory", lambda: given.append(True))
+    samevec.load_embedder(EMBEDDER, lock="toy", home=exported.path)
+    samevec.load_reranker(RERANKER, lock="toy", home=exported.path)
+    assert given == [True, True]
 
 
 def test_names(exported: ToyHome) -> None:
