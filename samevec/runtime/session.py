@@ -365,7 +365,9 @@ class OnnxSession:
         An output in the arena is still there when the run gives memory back, and holds the whole block that it lies
         in: 4 to 17 MB of the toy pair, in every other run of several microbatches.
         """
-        binding.bind_output(self._output_names[0], "cpu", 0, np.float32, raw.shape, raw.ctypes.data)
+        binding.bind_output(
+            self._output_names[0], "cpu", element_type=np.float32, shape=raw.shape, buffer_ptr=raw.ctypes.data
+        )
         self._session.run_with_iobinding(binding, options)
         return raw
 

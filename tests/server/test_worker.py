@@ -57,7 +57,7 @@ def test_threads_that_wait_keep_nothing_of_their_last_microbatch(one: Bench) -> 
 
     def kept() -> bool:
         gc.collect()
-        jobs = [found for found in gc.get_objects() if isinstance(found, Job)]
+        jobs = [found for found in gc.get_objects() if type(found) is Job]
         return any(row.ids[0] >= first_id for job in jobs for row in job.rows)
 
     wait_until(lambda: not kept())
