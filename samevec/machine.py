@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 if sys.platform != "win32":
     import resource
@@ -180,9 +180,7 @@ def give_back_memory() -> bool:
     ----------
     malloc_trim(3), mallopt(3) on ``M_TRIM_THRESHOLD`` and ``M_ARENA_MAX``.
     """
-    if sys.platform != "linux":
-        return False
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = _c_function("malloc_trim")
     if trim is None:
         return False
     trim(0)
@@ -209,13 +207,16 @@ def return_freed_memory() -> bool:
     ----------
     mallopt(3) on ``M_MMAP_THRESHOLD`` and ``M_TRIM_THRESHOLD``; their numbers are in glibc's ``malloc.h``.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _c_function("mallopt")
     if mallopt is None:
         return False
     m_trim_threshold, m_mmap_threshold = -1, -3
     return bool(mallopt(m_mmap_threshold, 1 << 20) and mallopt(m_trim_threshold, 1 << 20))
+
+
+def _c_function(name: str) -> Callable[..., int] | None:
+    """Return a function of this process's C library by a name that only glibc has; None anywhere but on Linux."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def allow_open_files(wanted: int = 65_536) -> int | None:

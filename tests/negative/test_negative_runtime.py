@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.engine import RunRecorder
 
 pytest_plugins = ("negative_fixtures",)
 pytestmark = pytest.mark.model
@@ -118,16 +117,8 @@ def test_rows_swapped(name: str, toys: dict[str, Toy]) -> None:
 class NotScattered(Engine):
     """An engine that gives rows back in the order in which they ran, longest first."""
 
-    def run_rows(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-    ) -> NDArray[np.float32]:
-        raw = Engine.run_rows(self, rows, batch_size=batch_size, token_budget=token_budget, recorder=recorder)
+    def run_rows(self, rows: Sequence[TokenRow], **asked: Any) -> NDArray[np.float32]:
+        raw = Engine.run_rows(self, rows, **asked)
         return raw[sorted(range(len(rows)), key=lambda i: -rows[i].n_tokens)]
 
 

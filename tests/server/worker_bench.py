@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from stand_ins import EMBEDDER, text_ids, tokenizer, wait_until
 
 from samevec.lock import load_lock
+from samevec.runtime.arena import Arena
 from samevec.runtime.bulk import BulkSession
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.embedder import Embedder
@@ -106,15 +107,10 @@ class StagedSession(FakeSession):
         super().__init__(width)
         self._stage = stage
         self._bulk = bulk
-        self._keeping = threading.local()
+        self._arena = Arena()
 
-    @contextmanager
-    def keeping_arena(self) -> Iterator[None]:
-        self._keeping.now = True
-        try:
-            yield
-        finally:
-            self._keeping.now = False
+    def keeping_arena(self) -> AbstractContextManager[None]:
+        return self._arena.keeping()
 
     def run(self, features: Features) -> NDArray[np.float32]:
         return self.run_cancellable(features, CancelToken())
@@ -123,7 +119,7 @@ class StagedSession(FakeSession):
         cancel.require_wanted()
         pairs = zip(features.input_ids, features.attention_mask, strict=True)
         rows = [tuple(ids[mask == 1].tolist()) for ids, mask in pairs]
-        self._stage.enter(Call(rows, self._bulk, getattr(self._keeping, "now", False)), cancel)
+        self._stage.enter(Call(rows, self._bulk, self._arena.keeps), cancel)
         return super().run(features)
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from samevec.parity.cases import CaseSet
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
-    from samevec.runtime.engine import RunRecorder
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.session import Session
 
@@ -56,16 +55,8 @@ class WrongSession(FakeSession):
 class DeafEngine(Engine):
     """An engine that ignores what the caller asks for: `max_rows` run together."""
 
-    def run_rows(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-    ) -> NDArray[np.float32]:
-        return Engine.run_rows(self, rows, batch_size=self.max_rows, recorder=recorder)
+    def run_rows(self, rows: Sequence[TokenRow], **asked: Any) -> NDArray[np.float32]:
+        return Engine.run_rows(self, rows, batch_size=self.max_rows, recorder=asked.get("recorder"))
 
 
 def raw_tokenizer(*, end: bool = True) -> RawTokenizer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gate_stand_ins import EXACT, LOCK, LOOSE, REFERENCES, WIDTH, DeafEngine, gate, make_model, make_reference
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.engine import RunRecorder
     from samevec.runtime.rows import TokenRow
 
 
@@ -89,16 +88,8 @@ def test_a_limit_lower_than_asked_for_makes_batches_alike() -> None:
 class UnbudgetedEngine(Engine):
     """An engine that drops the token budget asked for, in silence."""
 
-    def run_rows(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-    ) -> NDArray[np.float32]:
-        return Engine.run_rows(self, rows, batch_size=batch_size, recorder=recorder)
+    def run_rows(self, rows: Sequence[TokenRow], **asked: Any) -> NDArray[np.float32]:
+        return Engine.run_rows(self, rows, **{**asked, "token_budget": None})
 
 
 def test_a_budget_that_is_dropped_is_refused_even_where_it_would_not_bind() -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from makers import fake_engine, rows
 
-from samevec.runtime.arena import ArenaSession
+from samevec.runtime.arena import Arena, ArenaSession
 from samevec.runtime.bulk import BulkSession
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.fake import FakeSession
 from samevec.runtime.reloadable import Reloadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,24 +26,22 @@ if TYPE_CHECKING:
 class KeepingSession(FakeSession):
     """Notes of every run, by its tokens, whether it left its work memory to the next one."""
 
-    holds_arena = False
-
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[int, bool] = {}
-        self._keeping = threading.local()
+        self._arena = Arena()
 
-    @contextmanager
-    def keeping_arena(self) -> Iterator[None]:
-        self._keeping.now = True
-        try:
-            yield
-        finally:
-            self._keeping.now = False
+    def keeping_arena(self) -> AbstractContextManager[None]:
+        return self._arena.keeping()
+
+    @property
+    def holds_arena(self) -> bool:
+        return self._arena.holds
 
     def run(self, features: Features) -> NDArray[np.float32]:
-        self.kept[features.shape[1]] = self.holds_arena = getattr(self._keeping, "now", False)
-        return super().run(features)
+        self.kept[features.shape[1]] = self._arena.keeps
+        with self._arena.run():
+            return super().run(features)
 
 
 class LateSession(KeepingSession):
