@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from samevec.load import Candidate
     from samevec.lock import Lock, LockedModel
     from samevec.progress import Progress
+    from samevec.server.serve import Endpoints
 
 __all__ = ["ServePlan", "load_served", "serve_models"]
 
@@ -111,35 +112,63 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     require_tls(settings)
     if settings.otlp_endpoint is not None:
         require_otel()
-    endpoints = reserve_endpoints(settings)
-    previous = signal.signal(signal.SIGTERM, _stop_before_ready)  # the server sets its own when it runs
+    on_stop = _StopBeforeReady()
+    previous = signal.signal(signal.SIGTERM, on_stop)  # the server sets its own when it runs
+    endpoints: Endpoints | None = None
     try:
-        if not plan.entries:
-            raise NotReadyError("the lock names no model to serve")
+        endpoints = reserve_endpoints(settings)
+        on_stop.take_effect()
         if plan.backend == "torch" and plan.workers > 1:
             say(f"samevec: --workers {plan.workers} has no effect: the PyTorch reference runs one microbatch at a time")
-        # All gates are asked before the first model is loaded, and every closed one is named.
-        refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
-        served: list[ServedModel] = []
-        if not any(refusals):
-            refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
-        for refusal in filter(None, refusals):
+        served, refusals = _load_all(plan, progress)
+        on_stop.take_effect()
+        for refusal in refusals:
             say(f"samevec: not serving: {refusal}")
-        return 3 if any(refusals) else run_server(served, settings, endpoints)
-    except _StopBeforeReadyError:
+        return 3 if refusals else run_server(served, settings, endpoints)
+    except BaseException:
+        # Whatever it has become on its way: an extension module that is just being imported makes it its own failure.
+        if not on_stop.came:
+            raise
         say("samevec: stopped before it was ready")
         return 0
     finally:
         signal.signal(signal.SIGTERM, previous)
-        endpoints.close()
+        if endpoints is not None:
+            endpoints.close()
 
 
 class _StopBeforeReadyError(BaseException):
     """SIGTERM came while models were loading; nothing was accepted, so that nothing is to be drained."""
 
 
-def _stop_before_ready(_number: int, _frame: object) -> None:
-    raise _StopBeforeReadyError
+class _StopBeforeReady:
+    """A handler of SIGTERM that raises only once every address is held by what gives it back."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._takes_effect = False
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        self.came = True
+        if self._takes_effect:
+            raise _StopBeforeReadyError
+
+    def take_effect(self) -> None:
+        """Raise from now on, and at once when the signal has come already."""
+        self._takes_effect = True
+        if self.came:
+            raise _StopBeforeReadyError
+
+
+def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], list[ParityError | ArtifactError]]:
+    """Load every model, or say of each why not. All gates are asked before the first is loaded."""
+    if not plan.entries:
+        raise NotReadyError("the lock names no model to serve")
+    refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
+    served: list[ServedModel] = []
+    if not any(refusals):
+        refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
+    return served, list(filter(None, refusals))
 
 
 def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:

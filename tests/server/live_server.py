@@ -54,7 +54,7 @@ class Live:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(40)
 
 
 def start(settings: dict[str, Any], *, home: Path, script: dict[str, Any] | None = None) -> subprocess.Popen[str]:

@@ -216,7 +216,11 @@ class FrameClient:
         return self.receive()
 
     def is_closed(self) -> bool:
-        return self.sock.recv(1) == b""
+        """Whether the server has hung up; it resets the connection when it has not read everything."""
+        try:
+            return self.sock.recv(1) == b""
+        except ConnectionResetError:
+            return True
 
     def _exactly(self, n_bytes: int) -> bytes:
         received = b""
@@ -233,7 +237,7 @@ def queued(url: str) -> int:
     return int(httpx.get(f"{url}/info", timeout=20).json()["queue"]["items"])
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30) -> None:
     pause = threading.Event()
     for _ in range(int(timeout_s / 0.01)):
         if condition():

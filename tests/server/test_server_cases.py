@@ -233,7 +233,7 @@ def test_o15_a_dead_engine_shows(server: InProcess) -> None:
     with in_process(ServedModel(model=embedder(script))) as dying:
         script.broken = True
         assert dying.embed({"input": "a"}).status_code in (500, 503)
-        wait_until(lambda: dying.ask("GET", "/ready").status_code == 503, timeout_s=2)
+        wait_until(lambda: dying.ask("GET", "/ready").status_code == 503)
         assert {dying.embed({"input": "a"}).status_code for _ in range(5)} == {503}
 
 
