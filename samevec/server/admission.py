@@ -10,7 +10,7 @@ from samevec.errors import OverloadedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Admission", "Ticket"]
+__all__ = ["Admission", "Received", "Ticket"]
 
 # Bounds of what Retry-After may say: below a second clients hammer, above a minute nobody believes it.
 _MIN_RETRY_S, _MAX_RETRY_S = 1.0, 60.0
@@ -21,25 +21,36 @@ class Admission:
 
     Parameters
     ----------
-    max_items, max_tokens : int
+    max_items, max_tokens, max_bytes : int
+        Bytes are those of the bodies that requests came in.
     retry_after_s : callable
         Given the tokens that wait, says in how many seconds there will be room.
 
     Notes
     -----
-    A request is always let into an empty queue: otherwise one larger than a bound would be told to retry for ever.
+    A request is always let into an empty queue: otherwise one larger than a bound would be told to retry for ever. And
+    a body of no more bytes than each item may have of them is never refused for its bytes: a few huge ones do not keep
+    short queries out.
     """
 
-    def __init__(self, *, max_items: int, max_tokens: int, retry_after_s: Callable[[int], float]) -> None:
+    def __init__(
+        self, *, max_items: int, max_tokens: int, max_bytes: int, retry_after_s: Callable[[int], float]
+    ) -> None:
         self._max_items = max_items
         self._max_tokens = max_tokens
+        self._max_bytes = max_bytes
         self._retry_after_s = retry_after_s
         self._lock = threading.Lock()
         self.items = 0
         self.tokens = 0
+        self.bytes = 0
         self._n_admitted = 0
         self._n_seen: int | None = None
         self._at_rest = False
+
+    def receive(self) -> Received:
+        """Begin to count the bytes of a request, before it is parsed."""
+        return Received(self)
 
     def admit(self, n_items: int) -> Ticket:
         """Accept a request by its items, before it is tokenised.
@@ -77,10 +88,55 @@ class Admission:
                 raise self._refusal(f"{self.tokens} tokens are queued")
             self.tokens += n_tokens
 
+    def _add_bytes(self, n_bytes: int, n_before: int) -> None:
+        with self._lock:
+            n_others = self.bytes - n_before
+            is_small = n_before + n_bytes <= self._max_bytes // self._max_items
+            if n_others and not is_small and self.bytes + n_bytes > self._max_bytes:
+                raise self._refusal(f"requests of {self.bytes} bytes are held")
+            self.bytes += n_bytes
+
+    def _release_bytes(self, n_bytes: int) -> None:
+        with self._lock:
+            self.bytes -= n_bytes
+
     def _release(self, n_items: int, n_tokens: int) -> None:
         with self._lock:
             self.items -= n_items
             self.tokens -= n_tokens
+
+
+class Received:
+    """The bytes of one request's body, as long as the request is held; a context manager that gives them back."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._n_bytes = 0
+
+    def add(self, n_bytes: int) -> None:
+        """Account for bytes that have come.
+
+        Raises
+        ------
+        OverloadedError
+            Too many are held; those of this request count no longer, since it is given up.
+        """
+        try:
+            self._admission._add_bytes(n_bytes, self._n_bytes)
+        except OverloadedError:
+            self._give_back()
+            raise
+        self._n_bytes += n_bytes
+
+    def __enter__(self) -> Received:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._admission._release_bytes(self._n_bytes)
+        self._n_bytes = 0
 
 
 class Ticket:

@@ -20,6 +20,8 @@ __all__ = ["GateName", "ServedModel", "ServerSettings"]
 
 _ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
+_QUEUE_BOUNDS = ("max_queue_items", "max_queue_tokens", "max_queue_bytes")
+
 GateName = Literal["passed", "failed", "stale", "missing", "reference"]
 
 
@@ -83,8 +85,8 @@ class ServerSettings:
         One key a line; HTTP requests must then carry one of them as a bearer token.
     token_budget : int or None
         Padded tokens of one microbatch, of every worker; None: a worker's share of the process's default.
-    max_queue_items, max_queue_tokens : int
-        Accepted and unfinished work of the whole process.
+    max_queue_items, max_queue_tokens, max_queue_bytes : int
+        Accepted and unfinished work of the whole process; bytes are those of the bodies it came in.
     max_batch_items : int
         Items of one request.
     max_body_bytes : int
@@ -116,6 +118,7 @@ class ServerSettings:
     token_budget: int | None = None
     max_queue_items: int = 8192
     max_queue_tokens: int = 4_000_000
+    max_queue_bytes: int = 128 << 20
     max_batch_items: int = 4096
     max_body_bytes: int = 32 << 20
     drain_s: float = 30.0
@@ -135,7 +138,7 @@ class ServerSettings:
         """Refuse values that cannot work."""
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port {self.port}: 0 to 65535 is possible")
-        for name in ("token_budget", "max_queue_items", "max_queue_tokens", "max_batch_items", "max_body_bytes"):
+        for name in ("token_budget", "max_batch_items", "max_body_bytes", *_QUEUE_BOUNDS):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} {value}: at least 1 is needed")

@@ -42,7 +42,7 @@ def error_response(error: BaseException, dialect: Dialect) -> Response:
     return json_response(error_body(error, dialect), status=status, headers=error_headers(error))
 
 
-async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> Any:
+async def read_json(request: Request, *, max_bytes: int, timeout_s: float, count: Callable[[int], None]) -> Any:
     """Read a request's JSON body.
 
     Parameters
@@ -52,6 +52,8 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> An
         The declared length, or else the received one, may not exceed this; nothing larger is ever held.
     timeout_s : float
         For the whole body.
+    count : callable
+        Is told of bytes as they come, before they are kept; may raise.
 
     Returns
     -------
@@ -71,7 +73,7 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> An
     if declared.isdecimal() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
     try:
-        body = await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
+        body = await asyncio.wait_for(_read_body(request, max_bytes, count), timeout_s)
     except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
         raise DeadlineExceededError(f"the body was not received within {timeout_s:g} s") from None
     try:
@@ -80,13 +82,14 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float) -> An
         raise InputError(f"not JSON: {error}", field="body") from error
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(request: Request, max_bytes: int, count: Callable[[int], None]) -> bytearray:
     chunks = bytearray()
     async for chunk in request.stream():
         if len(chunks) + len(chunk) > max_bytes:
             raise _too_large(len(chunks) + len(chunk), max_bytes)
+        count(len(chunk))
         chunks += chunk
-    return bytes(chunks)
+    return chunks
 
 
 def _too_large(n_bytes: int, max_bytes: int) -> BodyTooLargeError:

@@ -173,6 +173,7 @@ class _Present(Collector):
         yield _gauge("ready", "Whether requests are served.", value=facts["ready"])
         yield _gauge("queue_items", "Texts and pairs accepted and not finished.", value=facts["queue"]["items"])
         yield _gauge("queue_tokens", "Their tokens, as far as known.", value=facts["queue"]["tokens"])
+        yield _gauge("queue_bytes", "Bytes of the bodies they came in.", value=facts["queue"]["bytes"])
         private, resident = self._memory()
         yield _gauge("memory_private_bytes", "Memory that is this process's alone; no file pages.", value=private)
         yield _gauge("memory_resident_bytes", "Memory in use, pages of mapped files included.", value=resident)

@@ -117,15 +117,21 @@ def _endpoint(
         dialect = path_dialect(path)
         try:
             deadline_s = read_deadline(request, service.clock)
-            body = await read_json(request, max_bytes=settings.max_body_bytes, timeout_s=settings.client_timeout_s)
-            spoken = choose(body)
-            dialect = spoken.dialect
+            with service.receive() as received:
+                body = await read_json(
+                    request,
+                    max_bytes=settings.max_body_bytes,
+                    timeout_s=settings.client_timeout_s,
+                    count=received.add,
+                )
+                spoken = choose(body)
+                dialect = spoken.dialect
 
-            async def work() -> Response:
-                answer = await spoken.handle(service, body, deadline_s)
-                return Response(answer.body, headers=answer.headers, media_type="application/json")
+                async def work() -> Response:
+                    answer = await spoken.handle(service, body, deadline_s)
+                    return Response(answer.body, headers=answer.headers, media_type="application/json")
 
-            return await run_while_connected(request, work())
+                return await run_while_connected(request, work())
         except Exception as error:
             return error_response(error, dialect)
 

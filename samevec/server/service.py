@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from samevec.runtime.rows import TokenRow
     from samevec.server.accounts import Observer
+    from samevec.server.admission import Received
     from samevec.server.config import ServedModel, ServerSettings
     from samevec.server.tokens import Token
 
@@ -183,6 +184,7 @@ class Service:
         self._admission = Admission(
             max_items=settings.max_queue_items,
             max_tokens=settings.max_queue_tokens,
+            max_bytes=settings.max_queue_bytes,
             retry_after_s=self._time_for_tokens,
         )
         reloadable = {one.name: one.reloadable for one in self.models if one.reloadable is not None}
@@ -258,6 +260,10 @@ class Service:
         """
         for served in self.models:
             served.model.engine.empty_arenas()
+
+    def receive(self) -> Received:
+        """Begin to count the bytes of a request; held as long as the request is."""
+        return self._admission.receive()
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
         """End the workers; what is still queued fails with NotReadyError."""
@@ -466,8 +472,13 @@ class Service:
                 "max_body_bytes": settings.max_body_bytes,
                 "max_queue_items": settings.max_queue_items,
                 "max_queue_tokens": settings.max_queue_tokens,
+                "max_queue_bytes": settings.max_queue_bytes,
             },
-            "queue": {"items": self._admission.items, "tokens": self._admission.tokens},
+            "queue": {
+                "items": self._admission.items,
+                "tokens": self._admission.tokens,
+                "bytes": self._admission.bytes,
+            },
             "versions": _versions(("numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers")),
         }
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["TimedHttp", "timed_http"]
+__all__ = ["LINGER_BYTES", "LINGER_S", "TimedHttp", "timed_http"]
+
+#: A client that is still writing reads our answer only after that, and the bytes that nobody reads would reset the
+#: connection and take the answer with them: for so long, and so much, is read and thrown away after an answer.
+LINGER_S = 3.0
+LINGER_BYTES = 64 << 20
 
 
 class TimedHttp(H11Protocol):
@@ -30,14 +36,19 @@ class TimedHttp(H11Protocol):
         super().__init__(**options)
         self._client_timeout_s = client_timeout_s
         self._head: asyncio.TimerHandle | None = None
+        self._ending: _Ending | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a first request."""
         super().connection_made(transport)
+        self._ending = _Ending(transport, self.conn, self.loop)
+        self.transport = cast("asyncio.Transport", self._ending)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         """Wait for the rest of a head that has begun; a head that is whole has made a cycle."""
+        if self._ending is not None and self._ending.discards(data):
+            return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -67,6 +78,41 @@ class TimedHttp(H11Protocol):
     def _end_if_unread(self, cycle: object) -> None:
         if cycle is self.cycle and self.transport.get_write_buffer_size():
             self.transport.abort()
+
+
+class _Ending:
+    """A transport that, closed while a request is still coming, ends its own side only and lets the rest come."""
+
+    def __init__(self, transport: asyncio.Transport, conn: h11.Connection, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._conn = conn
+        self._loop = loop
+        self._left_bytes: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self._left_bytes is not None or self._transport.is_closing()
+
+    def close(self) -> None:
+        is_coming = self._conn.their_state in (h11.SEND_BODY, h11.ERROR)
+        if not is_coming or self.is_closing() or not self._transport.can_write_eof():  # TLS cannot
+            self._transport.close()
+            return
+        self._left_bytes = LINGER_BYTES
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(LINGER_S, self._transport.close)
+
+    def discards(self, data: bytes) -> bool:
+        """Whether only the end of what comes is waited for; then closes when it does not come."""
+        if self._left_bytes is None:
+            return False
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            self._transport.close()
+        return True
 
 
 def timed_http(client_timeout_s: float) -> Callable[..., TimedHttp]:

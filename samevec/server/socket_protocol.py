@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from samevec.errors import SamevecError
+from samevec.errors import OverloadedError, SamevecError
 from samevec.server.accounts import CLIENT_GONE, RequestAccount, observed
 from samevec.server.answers import encode_array
 from samevec.server.endpoints import BACKLOG
 from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.service import EmbedWork, RerankWork
+from samevec.server.slow_clients import LINGER_BYTES, LINGER_S
 from samevec.server.status import error_headers, error_status, public_message
 from samevec.server.truememory import resolve_reranker, resolve_tier
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from samevec.server.admission import Received
     from samevec.server.service import Service
 
 __all__ = ["MAX_FRAME_BYTES", "PROTOCOL_VERSION", "FrameServer", "array_record"]
@@ -46,10 +48,7 @@ _HEADER = struct.Struct(">I")
 _IDLE_TIMEOUT_S = 600.0
 # How often a computing request looks whether its client is still there.
 _HANGUP_INTERVAL_S = 0.2
-# A client that is still writing an oversized frame reads our answer only after that: so much is read and thrown away.
-_LINGER_S = 3.0
-_LINGER_BYTES = 64 << 20
-
+_CHUNK_BYTES = 1 << 16
 
 # What accounts call the requests.
 _ROUTES = {PingFrame: "socket/ping", EmbedFrame: "socket/embed", RerankFrame: "socket/rerank"}
@@ -154,9 +153,17 @@ class FrameServer:
 
     async def _serve_one(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Read one frame, of which a byte has come, and answer it; return whether another can follow."""
+        with self._service.receive() as received:
+            return await self._serve_frame(first, reader, writer, received)
+
+    async def _serve_frame(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: Received
+    ) -> bool:
         try:
-            body = await asyncio.wait_for(_read_frame(first, reader), self._client_timeout_s)
+            body = await asyncio.wait_for(_read_frame(first, reader, received), self._client_timeout_s)
             request = _parse_json(body)
+        except OverloadedError as error:
+            request = error  # answered and accounted for as other requests are
         except _FrameError as error:
             await self._write(writer, _error_record("invalid_request_error", str(error)))
             if error.fatal:
@@ -204,6 +211,8 @@ class FrameServer:
             return answer
 
     async def _compute(self, body: Any, writer: asyncio.StreamWriter, account: RequestAccount) -> dict[str, Any] | None:
+        if isinstance(body, OverloadedError):
+            raise body
         request = parse_frame(body, max_items=self._service.settings.max_batch_items)
         account.route = _ROUTES[type(request)]
         if isinstance(request, PingFrame):
@@ -244,17 +253,38 @@ class FrameServer:
         return None if epoch_s is None else self._service.clock() + (epoch_s - time.time())
 
 
-async def _read_frame(first: bytes, reader: asyncio.StreamReader) -> bytes:
+async def _read_frame(first: bytes, reader: asyncio.StreamReader, received: Received) -> bytearray:
     """Read a frame whose first byte has come. Nothing is set aside for a body before its length is known to be fair."""
     (n_bytes,) = _HEADER.unpack(first + await reader.readexactly(_HEADER.size - 1))
     if n_bytes > MAX_FRAME_BYTES:
         raise _FrameError(f"the frame has {n_bytes} bytes, {MAX_FRAME_BYTES} are allowed", fatal=True)
     if n_bytes == 0:
         raise _FrameError("the frame is empty", fatal=False)
-    return await reader.readexactly(n_bytes)
+    return await _read_body(n_bytes, reader, received)
 
 
-def _parse_json(body: bytes) -> Any:
+async def _read_body(n_bytes: int, reader: asyncio.StreamReader, received: Received) -> bytearray:
+    """Read so many bytes; those of a frame that is refused are read too, since the next one comes after them."""
+    body, left_bytes = bytearray(), n_bytes
+    refusal: OverloadedError | None = None
+    while left_bytes:
+        chunk = await reader.read(min(left_bytes, _CHUNK_BYTES))
+        if not chunk:
+            raise asyncio.IncompleteReadError(b"", n_bytes)
+        left_bytes -= len(chunk)
+        if refusal is None:
+            try:
+                received.add(len(chunk))
+                body += chunk
+            except OverloadedError as error:
+                refusal = error
+                body.clear()
+    if refusal is not None:
+        raise refusal
+    return body
+
+
+def _parse_json(body: bytearray) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -270,12 +300,12 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.write_eof()
 
     async def discard() -> None:
-        left = _LINGER_BYTES
-        while left > 0 and (chunk := await reader.read(1 << 16)):
+        left = LINGER_BYTES
+        while left > 0 and (chunk := await reader.read(_CHUNK_BYTES)):
             left -= len(chunk)
 
     with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(discard(), _LINGER_S)
+        await asyncio.wait_for(discard(), LINGER_S)
 
 
 async def _unless_hung_up(

@@ -145,6 +145,7 @@ def _process_cards(facts: PageFacts) -> str:
         _number_card("Queue", f"{queue['items']:,} items", (
             ("room for", f"{limits['max_queue_items']:,} items"),
             ("tokens", f"{queue['tokens']:,} of {limits['max_queue_tokens']:,}"),
+            ("bodies", f"{size(queue['bytes'])} of {size(limits['max_queue_bytes'])}"),
         )),
         _number_card("Private memory", size(facts.private_bytes), (
             ("with mapped files", size(facts.resident_bytes)),

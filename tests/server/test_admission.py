@@ -10,7 +10,7 @@ from samevec.server.rate import Rate
 
 
 def test_admission_refuses_what_exceeds_the_bounds() -> None:
-    admission = Admission(max_items=4, max_tokens=100, retry_after_s=lambda tokens: tokens / 10)
+    admission = Admission(max_items=4, max_tokens=100, max_bytes=400, retry_after_s=lambda tokens: tokens / 10)
     with admission.admit(9) as ticket:  # into an empty queue
         ticket.add_tokens(500)
         with pytest.raises(OverloadedError) as caught:
@@ -24,16 +24,32 @@ def test_admission_refuses_what_exceeds_the_bounds() -> None:
     assert (admission.items, admission.tokens) == (0, 0)
 
 
+def test_bytes_are_bounded_but_small_bodies_are_let_in() -> None:
+    admission = Admission(max_items=4, max_tokens=100, max_bytes=400, retry_after_s=lambda _: 2.0)
+    with admission.receive() as huge, admission.receive() as other, admission.receive() as small:
+        huge.add(300)
+        huge.add(300)  # beyond the bound, and alone
+        small.add(60)
+        small.add(40)  # together an item's share
+        assert admission.bytes == 700
+        other.add(90)
+        with pytest.raises(OverloadedError, match=r"requests of 790 bytes are held\); try again in 2 s") as caught:
+            other.add(11)
+        assert caught.value.retry_after_s == 2
+        assert admission.bytes == 700  # what is refused is not held any longer
+    assert admission.bytes == 0
+
+
 @pytest.mark.parametrize(("expected_s", "told_s"), [(0.01, 1), (7.0, 7), (1e6, 60)])
 def test_retry_after_stays_within_what_is_believed(expected_s: float, told_s: float) -> None:
-    admission = Admission(max_items=1, max_tokens=1, retry_after_s=lambda _: expected_s)
+    admission = Admission(max_items=1, max_tokens=1, max_bytes=1, retry_after_s=lambda _: expected_s)
     with admission.admit(1), pytest.raises(OverloadedError) as caught:
         admission.admit(1)
     assert caught.value.retry_after_s == told_s
 
 
 def test_rest_is_told_once_after_the_start_and_after_work() -> None:
-    admission = Admission(max_items=4, max_tokens=100, retry_after_s=lambda _: 1.0)
+    admission = Admission(max_items=4, max_tokens=100, max_bytes=400, retry_after_s=lambda _: 1.0)
     assert [admission.comes_to_rest() for _ in range(4)] == [False, True, False, False]
     with admission.admit(1):
         assert not admission.comes_to_rest()

@@ -152,6 +152,40 @@ def test_a_deadline_ends_the_wait_for_a_slow_run() -> None:
         assert server.embed(TEXT).status_code == 200
 
 
+def test_bodies_together_are_bounded() -> None:
+    script, settings = Script(gate=threading.Event()), ServerSettings(max_queue_bytes=10_000, max_queue_items=20)
+    with in_process(ServedModel(model=embedder(script)), settings=settings) as server:
+
+        def held() -> int:
+            return int(server.service.info()["queue"]["bytes"])
+
+        async def run() -> tuple[list[httpx.Response], httpx.Response]:
+            async with server.client() as client:
+
+                async def ask(n_characters: int) -> httpx.Response:
+                    return await client.post("/v1/embeddings", json={"input": "a" * n_characters})
+
+                accepted = [asyncio.create_task(ask(20_000))]  # more than all may have, and the first
+                while not script.entered.is_set():
+                    await asyncio.sleep(0.01)
+                assert 20_000 < held() < 20_100
+                refused = await ask(1000)
+                accepted.append(asyncio.create_task(ask(400)))  # within an item's share
+                while server.service.info()["queue"]["items"] < 2:
+                    await asyncio.sleep(0.01)
+                assert held() > 20_400
+                assert script.gate is not None
+                script.gate.set()
+                return [await task for task in accepted], refused
+
+        accepted, refused = asyncio.run(run())
+        assert [response.status_code for response in accepted] == [200, 200]
+        assert openai_error(refused, 429)["type"] == "overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert held() == 0
+        assert server.embed({"input": "a" * 1000}).status_code == 200
+
+
 def test_full_queue_is_429_with_retry_after() -> None:
     script = Script(gate=threading.Event())
     with in_process(ServedModel(model=embedder(script)), settings=ServerSettings(max_queue_items=3)) as server:

@@ -29,7 +29,7 @@ def facts() -> dict[str, Any]:
         "version": "0.1.0",
         "versions": {"onnxruntime": "1.32.0", "numpy": "2.3"},
         "ready": True,
-        "queue": {"items": 3, "tokens": 44},
+        "queue": {"items": 3, "tokens": 44, "bytes": 555},
         "models": [
             {
                 "name": "m",
@@ -122,6 +122,7 @@ def test_gauges_of_the_present() -> None:
         "samevec_ready": 1,
         "samevec_queue_items": 3,
         "samevec_queue_tokens": 44,
+        "samevec_queue_bytes": 555,
         "samevec_memory_private_bytes": 1000,
         "samevec_memory_resident_bytes": 2000,
         "samevec_model_info{backend=onnx,model=m,profile=cpu,provider=CPUExecutionProvider,task=embed}": 1,

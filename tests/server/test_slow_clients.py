@@ -17,6 +17,7 @@ import pytest
 from live_server import live
 from stand_ins import embedder
 
+from samevec.server import slow_clients
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.serve import running_server
 from samevec.server.slow_clients import TimedHttp
@@ -97,6 +98,49 @@ def test_a_head_byte_by_byte_wins_no_time(url: str) -> None:
                 break
         else:
             pytest.fail("still connected")
+
+
+HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize("path_kind", ["tcp", "uds"])
+def test_who_writes_a_whole_body_first_reads_why_it_was_refused(url: str, tmp_path: Path, path_kind: str) -> None:
+    """urllib and others that ask for the connection's end send everything, and only then read."""
+    n_bytes = 48 << 20
+    with contextlib.ExitStack() as stack:
+        if path_kind == "tcp":
+            sock = stack.enter_context(connected(url))
+        else:
+            uds = ServerSettings(uds=tmp_path / "h.sock")
+            stack.enter_context(running_server([ServedModel(model=embedder())], uds))
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+            sock.settimeout(20)
+            sock.connect(str(tmp_path / "h.sock"))
+        sock.sendall(HEAD % n_bytes + b" " * n_bytes)
+        received = b""
+        while part := sock.recv(1 << 16):  # a reset would raise
+            received += part
+    assert received.startswith(b"HTTP/1.1 413")
+    assert b"the limit is 33554432" in received
+
+
+def write_on(sock: socket.socket) -> None:
+    for _ in range(4000):
+        sock.sendall(b" " * (1 << 14))
+        threading.Event().wait(0.001)
+
+
+@pytest.mark.parametrize("bound", ["LINGER_S", "LINGER_BYTES"])
+def test_who_never_ends_a_refused_body_loses_the_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(slow_clients, bound, 0.2 if bound == "LINGER_S" else 1 << 20)
+    monkeypatch.setattr(slow_clients, "LINGER_S" if bound == "LINGER_BYTES" else "LINGER_BYTES", 1 << 40)
+    with connected(url) as sock:
+        sock.sendall(HEAD % (1 << 40))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            write_on(sock)
+    assert httpx.get(f"{url}/health").status_code == 200
 
 
 def test_an_answer_that_is_not_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import numpy as np
 import pytest
 from stand_ins import (
@@ -274,6 +275,30 @@ def test_a_client_that_goes_away_takes_its_work_along(tmp_path: Path) -> None:
             assert first.receive()["ok"] is True
             assert first.ask({"op": "embed", "texts": ["b"]})["ok"] is True
         assert script.shapes() == [(1, 2), (1, 2)]
+
+
+def test_frames_together_are_bounded(tmp_path: Path) -> None:
+    path, script = tmp_path / "s.sock", Script(gate=threading.Event())
+    assert script.gate is not None
+    limits = settings(path, max_queue_bytes=1 * MIB, max_queue_items=10, client_timeout_s=20.0)
+    with (
+        running_server([ServedModel(model=embedder(script))], limits) as endpoints,
+        FrameClient(path) as first,
+        FrameClient(path) as second,
+    ):
+        huge = json.dumps({"op": "embed", "texts": ["a" * (2 * MIB)], "tier": EMBEDDER}).encode()
+        first.send(huge)
+        wait_until(lambda: queued(endpoints.url) == 1)
+        second.send(huge)
+        refused = second.receive()
+        assert (refused["ok"], refused["type"], refused["retry_after_s"]) == (False, "overloaded", 1)
+        assert "bytes are held" in refused["error"]
+        assert second.ask({"op": "ping"})["ok"] is True  # the refused frame was read to its end
+        script.gate.set()
+        assert first.receive()["ok"] is True
+        assert second.ask(json.loads(huge))["ok"] is True
+        metrics = httpx.get(f"{endpoints.url}/metrics", timeout=20).text
+        assert 'samevec_requests_total{route="socket/other",status="429"} 1.0' in metrics
 
 
 def has_hung_up(sock: socket.socket) -> bool:

@@ -27,7 +27,7 @@ def page_facts(**changes: Any) -> PageFacts:
         "artifact": "sha256:" + "a" * 64,
     }
     model["receipt"]["bound_to"] = {"onnxruntime_version": "1.32.0", "device": "a processor"}
-    info["limits"] = {"max_queue_items": 8192, "max_queue_tokens": 4_000_000}
+    info["limits"] = {"max_queue_items": 8192, "max_queue_tokens": 4_000_000, "max_queue_bytes": 128 << 20}
     given: dict[str, Any] = {
         "info": info,
         "reasons": (),

@@ -18,7 +18,7 @@ INFO = {
     "service": "samevec",
     "version": "0.1.0",
     "ready": True,
-    "queue": {"items": 2, "tokens": 9},
+    "queue": {"items": 2, "tokens": 9, "bytes": 50},
     "models": [
         {"name": "m", "profile": "cpu", "provider": "P", "state": "unloaded", "receipt": {"state": "passed"}},
     ],
