@@ -14,6 +14,14 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import ArtifactCorruptError, InputError, InputTooLongError
 from samevec.runtime.checks import whole_number
+from samevec.runtime.long_text import (
+    CALL_CHARACTERS,
+    MAX_UNBROKEN_CHARACTERS,
+    Content,
+    UnbrokenTextError,
+    call_groups,
+    encode_long,
+)
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
@@ -23,10 +31,6 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 __all__ = ["Tokenizer", "split_longest_first"]
-
-# Texts tokenised per call into the library: enough to use its threads, few enough that the Encoding objects (about 100
-# bytes a token) of a large request are not all alive at once.
-_CHUNK_TEXTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +100,19 @@ class Tokenizer:
         Raises
         ------
         InputError
-            An item is not a string, or holds a lone surrogate.
+            An item is not a string, holds a lone surrogate, or has more than a million characters that no word ends in.
         InputTooLongError
             An item is too long and `truncate` is false.
         """
         limit = self._limit(max_tokens, pair=False)
+        _require_text(texts, field=field)
+        room = limit - self.raw.num_special_tokens_to_add(is_pair=False)
         rows: list[TokenRow] = []
-        for start in range(0, len(texts), _CHUNK_TEXTS):
-            chunk = [prompt + text if isinstance(text, str) else text for text in texts[start : start + _CHUNK_TEXTS]]
-            for i, encoding in enumerate(self._encode(chunk, field=field, start=start), start):
-                room = limit - self.raw.num_special_tokens_to_add(is_pair=False)
-                cut = self._cut(encoding, room, truncate, field=field, index=i, n_special=limit - room)
-                rows.append(self._row(self.raw.post_process(encoding), cut))
+        for group in call_groups([len(prompt) + len(text) for text in texts]):
+            contents = self._encode([prompt + texts[i] for i in group], room, field=field, start=group.start)
+            for i, content in zip(group, contents, strict=True):
+                cut = self._cut(content, room, truncate, field=field, index=i, n_special=limit - room)
+                rows.append(self._row(self.raw.post_process(content.encoding), cut))
         return rows
 
     def encode_pairs(
@@ -141,15 +146,18 @@ class Tokenizer:
             As :meth:`encode_texts`.
         """
         limit = self._limit(max_tokens, pair=True)
+        for side in (0, 1):
+            _require_text([pair[side] for pair in pairs], field=field)
         rows: list[TokenRow] = []
-        for start in range(0, len(pairs), _CHUNK_TEXTS):
-            chunk = pairs[start : start + _CHUNK_TEXTS]
-            queries = self._encode([pair[0] for pair in chunk], field=field, start=start)
-            documents = self._encode([pair[1] for pair in chunk], field=field, start=start)
-            for i, (query, document) in enumerate(zip(queries, documents, strict=True), start):
-                room = len(document) if max_document_tokens is None else max_document_tokens
+        for group in call_groups([len(query) + len(document) for query, document in pairs]):
+            queries, documents = (
+                self._encode([pairs[i][side] for i in group], limit, field=field, start=group.start) for side in (0, 1)
+            )
+            for i, query, document in zip(group, queries, documents, strict=True):
+                room = document.n_tokens if max_document_tokens is None else max_document_tokens
                 n_cut = self._cut(document, room, truncate, field=field, index=i, n_special=0)
-                rows.append(self._pair_row(query, document, limit, truncate, field=field, index=i, n_cut=n_cut))
+                kept = Content(document.encoding, document.n_tokens - n_cut)
+                rows.append(self._pair_row(query, kept, limit, truncate, field=field, index=i, n_cut=n_cut))
         return rows
 
     def rows_from_ids(self, id_lists: Sequence[Sequence[int]], *, field: str = "input") -> list[TokenRow]:
@@ -181,43 +189,59 @@ class Tokenizer:
         least = self.raw.num_special_tokens_to_add(is_pair=pair) + (2 if pair else 1)
         return whole_number(max_tokens, field="max_tokens", least=least, most=self.max_tokens)
 
-    def _encode(self, texts: Sequence[str], *, field: str, start: int) -> list[Encoding]:
-        for i, text in enumerate(texts, start):
-            if not isinstance(text, str):  # asked first: the library takes a tuple of two strings for a pair
-                raise InputError(f"{type(text).__name__} given, text is needed", field=field, index=i)
+    def _encode(self, texts: list[str], keep_tokens: int, *, field: str, start: int) -> list[Content]:
+        """Tokenise a group of texts; of a long one, which is in no group, at least so many tokens are kept."""
         try:
-            return cast("list[Encoding]", self.raw.encode_batch_fast(texts, add_special_tokens=False))
+            if len(texts) == 1 and len(texts[0]) > CALL_CHARACTERS:
+                return [encode_long(self._encode_call, texts[0], keep_tokens=keep_tokens)]
+            return [Content(encoding, len(encoding)) for encoding in self._encode_call(texts)]
         except TypeError:
             for i, text in enumerate(texts, start):
                 _require_unicode(text, field=field, index=i)
             raise
+        except UnbrokenTextError as error:
+            raise InputError(
+                f"{error.n_characters} characters in which no word ends, the limit is {MAX_UNBROKEN_CHARACTERS}; "
+                "send parts of it",
+                field=field,
+                index=start,
+            ) from None
 
-    def _cut(self, encoding: Encoding, room: int, truncate: bool, *, field: str, index: int, n_special: int) -> int:
-        cut = len(encoding) - room
+    def _encode_call(self, texts: list[str]) -> list[Encoding]:
+        return cast("list[Encoding]", self.raw.encode_batch_fast(texts, add_special_tokens=False))
+
+    def _cut(self, content: Content, room: int, truncate: bool, *, field: str, index: int, n_special: int) -> int:
+        cut = content.n_tokens - room
         if cut <= 0:
             return 0
         if not truncate:
             raise InputTooLongError(
-                field=field, index=index, n_tokens=len(encoding) + n_special, limit_tokens=room + n_special
+                field=field, index=index, n_tokens=content.n_tokens + n_special, limit_tokens=room + n_special
             )
-        encoding.truncate(room)
+        content.encoding.truncate(room)
         return cut
 
     def _pair_row(
-        self, query: Encoding, document: Encoding, limit: int, truncate: bool, *, field: str, index: int, n_cut: int
+        self, query: Content, document: Content, limit: int, truncate: bool, *, field: str, index: int, n_cut: int
     ) -> TokenRow:
         n_special = self.raw.num_special_tokens_to_add(is_pair=True)
-        n_query, n_document = split_longest_first(len(query), len(document), limit - n_special)
-        cut = len(query) - n_query + len(document) - n_document
+        n_query, n_document = split_longest_first(query.n_tokens, document.n_tokens, limit - n_special)
+        cut = query.n_tokens - n_query + document.n_tokens - n_document
         if cut and not truncate:
-            n_tokens = len(query) + len(document) + n_special
+            n_tokens = query.n_tokens + document.n_tokens + n_special
             raise InputTooLongError(field=field, index=index, n_tokens=n_tokens, limit_tokens=limit)
-        query.truncate(n_query)
-        document.truncate(n_document)
-        return self._row(self.raw.post_process(query, document), n_cut + cut)
+        query.encoding.truncate(n_query)
+        document.encoding.truncate(n_document)
+        return self._row(self.raw.post_process(query.encoding, document.encoding), n_cut + cut)
 
     def _row(self, encoding: Encoding, cut: int) -> TokenRow:
         return TokenRow(tuple(encoding.ids), tuple(encoding.type_ids) if self.type_ids else None, cut)
+
+
+def _require_text(texts: Sequence[str], *, field: str) -> None:
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):  # asked first: the library takes a tuple of two strings for a pair
+            raise InputError(f"{type(text).__name__} given, text is needed", field=field, index=i)
 
 
 def _require_unicode(text: str, *, field: str, index: int) -> None:

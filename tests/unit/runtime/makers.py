@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @functools.cache
 def toy_tokenizer_path(name: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="samevec-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     build_toy(name, folder)
     return folder / "tokenizer.json"
 

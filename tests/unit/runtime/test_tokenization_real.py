@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as RawTokenizer
 from samevec.errors import InputError, InputTooLongError
 from samevec.lock import load_lock
 from samevec.parity.cases import builtin_cases
+from samevec.runtime.long_text import encode_long
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -135,6 +136,56 @@ def test_the_golden_ids_of_the_facts(ours: Callable[[str], Tokenizer]) -> None:
     assert [list(row.ids) for row in ours(RERANKER).encode_pairs([tuple(p) for p in facts["pairs"]])] == facts["ids"]
     assert ours(EMBEDDER).raw.get_vocab_size() == embedder["config"]["vocab_size"] == 151669
     assert ours(RERANKER).raw.get_vocab_size() == reranker["config"]["vocab_size"] == 50368
+
+
+SEPARATORS = (
+    "",
+    " ",
+    " ",
+    "  ",
+    "\n",
+    "\n\n\n",
+    ". ",
+    ", ",
+    "; ",
+    "\t",
+    "\r\n",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "。",
+    "\x85",
+)
+# Letters that compose with marks, marks after stops and spaces, cased and uncased scripts, digits, pieces of markers.
+SOUP = "aeoàŁßçñ日本語がパ한글אבعربไทยहि\u0301\u0308\u20dd\u200d\ufe0f0٣²Ⅷ½ \n\t.,;:!?'-_<|>[]()。、\uff0c🚀🧑"
+
+
+def long_text(seed: int) -> str:
+    draw = random.Random(seed)
+    parts: list[str] = []
+    n_characters = 0
+    while n_characters < 200_000:
+        soup = "".join(draw.choices(SOUP, k=draw.randrange(40)))
+        parts.append(draw.choice([*TEXTS, *MARKED, soup, soup, soup]) + draw.choice(SEPARATORS))
+        n_characters += len(parts[-1])
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("name", MAX_TOKENS)
+@pytest.mark.parametrize("seed", range(3))
+def test_long_texts_have_the_ids_of_the_whole(ours: Callable[[str], Tokenizer], name: str, seed: int) -> None:
+    raw, text, n_calls = ours(name).raw, long_text(seed), 0
+
+    def encode(texts: list[str]) -> Any:
+        nonlocal n_calls
+        n_calls += max(map(len, texts)) > 1000
+        return raw.encode_batch_fast(texts, add_special_tokens=False)
+
+    content = encode_long(encode, text, keep_tokens=len(text))
+    whole = raw.encode(text, add_special_tokens=False).ids
+    assert content.encoding.ids == whole
+    assert content.n_tokens == len(whole)
+    assert n_calls > 1
 
 
 @pytest.mark.parametrize("name", [EMBEDDER, SENTENCE])
