@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from samevec.server.tallies import CounterTally, HistogramTally
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -66,85 +68,86 @@ class Metrics:
         memory: Callable[[], tuple[int, int]],
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
-        self._registry = _Registry()
+        self._registry = CollectorRegistry()
         self._registry.register(_Present(facts, memory, now))
-        self._requests = self._counter("requests", "Requests answered.", "route", "status")
-        self._errors = self._counter("errors", "Requests that ended in an error.", "kind")
-        self._items = self._counter("items", "Texts and pairs of requests that were answered.", "model")
-        self._tokens = self._counter("tokens", "Tokens of those items, padding not counted.", "model")
-        self._cut_items = self._counter("truncated_items", "Items that were cut.", "model")
-        self._cut_tokens = self._counter("truncated_tokens", "Tokens that cut items lost.", "model")
-        self._request_s = self._histogram("request_seconds", "From request to answer.", "route")
-        self._phases = {
-            "tokenise": self._histogram("tokenise_seconds", "Making tokens of a request.", "model"),
-            "load": self._histogram("load_seconds", "Loading a model again that was unloaded.", "model"),
-            "queue": self._histogram("queue_seconds", "From tokens to the first run with a row of it.", "model"),
-            "run": self._histogram("run_seconds", "From that run's begin to the last row of the request.", "model"),
-        }
-        self._batch_s = self._histogram("microbatch_seconds", "One microbatch.", "model")
-        self._batch_rows = self._histogram("microbatch_rows", "Rows of a microbatch.", "model", buckets=_ROWS)
-        self._useful = self._counter("useful_tokens", "Tokens of the rows of microbatches.", "model")
-        self._padded = self._counter("padded_tokens", "The same with padding: what was computed.", "model")
-
-    def _counter(self, name: str, words: str, *labels: str) -> Counter:
-        return Counter(name, words, labels, namespace="samevec", registry=self._registry)
-
-    def _histogram(self, name: str, words: str, label: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        return Histogram(name, words, (label,), namespace="samevec", registry=self._registry, buckets=buckets)
+        self._counts = _Counts()
+        self._registry.register(self._counts)
 
     def request_ended(self, account: RequestAccount) -> None:
         """Count a request."""
-        self._requests.labels(account.route, str(account.status)).inc()
-        self._request_s.labels(account.route).observe(account.seconds)
+        counts, model = self._counts, account.model
+        counts.requests.add(1, account.route, str(account.status))
+        counts.request_s.observe(account.seconds, account.route)
         if account.error is not None:
-            self._errors.labels(account.error).inc()
-        if account.model is None:
+            counts.errors.add(1, account.error)
+        if model is None:
             return
         for phase in account.phases:
-            self._phases[phase.name].labels(account.model).observe(phase.seconds)
+            counts.phases[phase.name].observe(phase.seconds, model)
         if account.error is None:
-            self._items.labels(account.model).inc(account.items)
-            self._tokens.labels(account.model).inc(account.tokens)
-            self._cut_items.labels(account.model).inc(account.cut_items)
-            self._cut_tokens.labels(account.model).inc(account.cut_tokens)
+            counts.items.add(account.items, model)
+            counts.tokens.add(account.tokens, model)
+            counts.cut_items.add(account.cut_items, model)
+            counts.cut_tokens.add(account.cut_tokens, model)
 
     def batch_ended(self, account: BatchAccount) -> None:
         """Count a microbatch."""
-        self._batch_s.labels(account.model).observe(account.seconds)
-        self._batch_rows.labels(account.model).observe(account.rows)
-        self._useful.labels(account.model).inc(account.useful_tokens)
-        self._padded.labels(account.model).inc(account.padded_tokens)
+        counts, model = self._counts, account.model
+        counts.batch_s.observe(account.seconds, model)
+        counts.batch_rows.observe(account.rows, model)
+        counts.useful.add(account.useful_tokens, model)
+        counts.padded.add(account.padded_tokens, model)
 
     def requests_by_status(self) -> dict[str, int]:
         """Return how many requests had each status, over all routes."""
-        return self._totals(self._requests, "status")
+        return self._counts.requests.totals("status")
 
     def errors_by_kind(self) -> dict[str, int]:
         """Return how many requests ended in each kind of error."""
-        return self._totals(self._errors, "kind")
-
-    @staticmethod
-    def _totals(counter: Counter, label: str) -> dict[str, int]:
-        totals: dict[str, int] = {}
-        for family in counter.collect():
-            for sample in family.samples:
-                if sample.name.endswith("_total"):
-                    totals[sample.labels[label]] = totals.get(sample.labels[label], 0) + int(sample.value)
-        return dict(sorted(totals.items()))
+        return self._counts.errors.totals("kind")
 
     def render(self) -> bytes:
         """Return everything in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
-class _Registry(CollectorRegistry):
-    """A registry without the ``_created`` series, which the text format shows as gauges of their own."""
+class _Counts(Collector):
+    """What is counted as it happens."""
+
+    def __init__(self) -> None:
+        self._all: list[CounterTally | HistogramTally] = []
+        self.requests = self._counter("requests", "Requests answered.", "route", "status")
+        self.errors = self._counter("errors", "Requests that ended in an error.", "kind")
+        self.items = self._counter("items", "Texts and pairs of requests that were answered.", "model")
+        self.tokens = self._counter("tokens", "Tokens of those items, padding not counted.", "model")
+        self.cut_items = self._counter("truncated_items", "Items that were cut.", "model")
+        self.cut_tokens = self._counter("truncated_tokens", "Tokens that cut items lost.", "model")
+        self.request_s = self._histogram("request_seconds", "From request to answer.", "route")
+        self.phases = {
+            "tokenise": self._histogram("tokenise_seconds", "Making tokens of a request.", "model"),
+            "load": self._histogram("load_seconds", "Loading a model again that was unloaded.", "model"),
+            "queue": self._histogram("queue_seconds", "From tokens to the first run with a row of it.", "model"),
+            "run": self._histogram("run_seconds", "From that run's begin to the last row of the request.", "model"),
+        }
+        self.batch_s = self._histogram("microbatch_seconds", "One microbatch.", "model")
+        self.batch_rows = self._histogram("microbatch_rows", "Rows of a microbatch.", "model", bounds=_ROWS)
+        self.useful = self._counter("useful_tokens", "Tokens of the rows of microbatches.", "model")
+        self.padded = self._counter("padded_tokens", "The same with padding: what was computed.", "model")
+
+    def _counter(self, name: str, words: str, *labels: str) -> CounterTally:
+        tally = CounterTally(f"samevec_{name}", words, *labels)
+        self._all.append(tally)
+        return tally
+
+    def _histogram(self, name: str, words: str, label: str, bounds: Sequence[float] = _SECONDS) -> HistogramTally:
+        tally = HistogramTally(f"samevec_{name}", words, label, bounds)
+        self._all.append(tally)
+        return tally
 
     def collect(self) -> Iterator[Metric]:
         """Give every family."""
-        for family in super().collect():
-            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            yield family
+        for tally in self._all:
+            yield tally.family()
 
 
 class _Present(Collector):

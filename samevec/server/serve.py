@@ -26,6 +26,7 @@ from samevec.server.app import create_app
 from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
 from samevec.server.log import RequestLog, configure_logging
+from samevec.server.pace import Pace
 from samevec.server.service import Service
 from samevec.server.slow_clients import timed_http
 from samevec.server.socket_protocol import FrameServer
@@ -247,8 +248,9 @@ class _Run:
         traces = None if self.settings.otlp_endpoint is None else otlp_traces(self.settings.otlp_endpoint)
         if traces is not None:
             service.observe(traces)
-        frames = FrameServer(service, client_timeout_s=self.settings.client_timeout_s)
-        http = _http_server(service, self.settings, self.api_keys)
+        pace = Pace()
+        frames = FrameServer(service, client_timeout_s=self.settings.client_timeout_s, pace=pace)
+        http = _http_server(service, self.settings, self.api_keys, pace)
         try:
             await service.start()
             running = asyncio.ensure_future(http.serve(sockets=[self.endpoints.http]))
@@ -318,12 +320,12 @@ def _give_back(service: Service) -> None:
     give_back_memory()
 
 
-def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:
+def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str], pace: Pace) -> _HttpServer:
     config = uvicorn.Config(
         create_app(service, api_keys=api_keys),
         log_config=None,
         access_log=False,
-        http=cast("Any", timed_http(settings.client_timeout_s)),
+        http=cast("Any", timed_http(settings.client_timeout_s, pace)),
         lifespan="off",
         ws="none",
         loop="asyncio",

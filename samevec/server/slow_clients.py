@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from samevec.server.pace import Pace
+
 __all__ = ["LINGER_BYTES", "LINGER_S", "TimedHttp", "timed_http"]
 
 #: A client that is still writing reads our answer only after that, and the bytes that nobody reads would reset the
@@ -28,13 +30,17 @@ class TimedHttp(H11Protocol):
     client_timeout_s : float
         For the head of a request, from the connection's begin or from its own first byte, and for taking an answer. The
         body has the same time, see :func:`samevec.server.exchange.read_json`; a connection at rest has uvicorn's.
+    pace : Pace
+        Says when requests begin.
     **options
         uvicorn's own.
     """
 
-    def __init__(self, *, client_timeout_s: float, **options: Any) -> None:
+    def __init__(self, *, client_timeout_s: float, pace: Pace, **options: Any) -> None:
         super().__init__(**options)
         self._client_timeout_s = client_timeout_s
+        self._pace = pace
+        self._not_begun = bytearray()
         self._head: asyncio.TimerHandle | None = None
         self._ending: _Ending | None = None
 
@@ -46,9 +52,27 @@ class TimedHttp(H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a head that has begun; a head that is whole has made a cycle."""
+        """Take more of a request, or begin one when it is its turn."""
         if self._ending is not None and self._ending.discards(data):
             return
+        if self._not_begun:
+            self._not_begun += data
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._take(data)
+        else:
+            self._not_begun += data
+            self._pace.begin(self._begin)
+            if self._not_begun:
+                self.flow.pause_reading()
+
+    def _begin(self) -> None:
+        data, self._not_begun = bytes(self._not_begun), bytearray()
+        self.flow.resume_reading()
+        if not self.transport.is_closing():
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Wait for the rest of a head that has begun; a head that is whole has made a cycle."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
@@ -115,6 +139,6 @@ class _Ending:
         return True
 
 
-def timed_http(client_timeout_s: float) -> Callable[..., TimedHttp]:
+def timed_http(client_timeout_s: float, pace: Pace) -> Callable[..., TimedHttp]:
     """Return what makes a protocol of each connection, as uvicorn's ``http`` takes it."""
-    return functools.partial(TimedHttp, client_timeout_s=client_timeout_s)
+    return functools.partial(TimedHttp, client_timeout_s=client_timeout_s, pace=pace)

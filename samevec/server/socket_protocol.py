@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.server.admission import Received
+    from samevec.server.pace import Pace
     from samevec.server.service import Service
 
 __all__ = ["MAX_FRAME_BYTES", "PROTOCOL_VERSION", "FrameServer", "array_record"]
@@ -75,10 +76,13 @@ class FrameServer:
     service : Service
     client_timeout_s : float
         How long a client may take to send one frame, or to take one answer.
+    pace : Pace
+        Says when requests begin.
     """
 
-    def __init__(self, service: Service, *, client_timeout_s: float) -> None:
+    def __init__(self, service: Service, *, client_timeout_s: float, pace: Pace) -> None:
         self._service = service
+        self._pace = pace
         self._client_timeout_s = client_timeout_s
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -149,7 +153,10 @@ class FrameServer:
             self._idle.add(task)
             first = await asyncio.wait_for(reader.read(1), _IDLE_TIMEOUT_S)
             self._idle.discard(task)
-            go_on = bool(first) and await self._serve_one(first, reader, writer)
+            if not first:
+                return
+            await self._pace.turn()
+            go_on = await self._serve_one(first, reader, writer)
 
     async def _serve_one(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Read one frame, of which a byte has come, and answer it; return whether another can follow."""

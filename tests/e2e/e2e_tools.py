@@ -128,7 +128,7 @@ main()
 
 @contextmanager
 def serving(
-    *arguments: object, folder: Path, modules_file: Path | None = None, timeout_s: float = 120
+    *arguments: object, folder: Path, modules_file: Path | None = None, timeout_s: float = 600
 ) -> Iterator[Live]:
     """Start ``samevec serve`` and wait for its ready line; killed at the end if the block left it running."""
     start = ["-m", "samevec"] if modules_file is None else ["-c", TELLING_SERVER]

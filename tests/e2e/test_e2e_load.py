@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import sys
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 from e2e_tools import EMBEDDER, RERANKER, serving
 
-from benchmarks.load_clients import Tally, ask_at_once, ask_in_turn, channel_of, draw_requests, known_answers
+from benchmarks.load_clients import (
+    Tally,
+    ask_at_once,
+    ask_in_turn,
+    channel_of,
+    draw_requests,
+    known_answers,
+    raise_open_files,
+)
 from benchmarks.memory import read_memory
 from samevec.load import load_embedder, load_reranker
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from e2e_tools import Live, ToyHome
 
-    from benchmarks.load_clients import Known
+    from benchmarks.load_clients import Channel, Known, Request
 
 pytestmark = [
     pytest.mark.model,
@@ -28,15 +37,26 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="reads the memory of another process as Linux tells it"),
 ]
 
-N_CLIENTS, N_REQUESTS, N_CONNECTIONS, MAX_QUEUE = 40, 5, 200, 60
+N_CLIENTS, N_REQUESTS, N_CONNECTIONS, N_BURST, MAX_QUEUE = 40, 5, 200, 1000, 60
+
+
+def draw(known: Known, url: str, path: Path, n_clients: int, seed: int) -> list[tuple[Channel, Iterator[Request]]]:
+    drawn = []
+    for number in range(n_clients):
+        channel, is_socket = channel_of(number, url=url, socket_path=path)
+        drawn.append((channel, draw_requests(known, seed=seed + number, socket=is_socket, embedder=EMBEDDER)))
+    return drawn
+
+
+async def connect(known: Known, url: str, path: Path, n_connections: int) -> Tally:
+    """Let each of many connections, all open before, send one request in the same instant."""
+    tally, drawn = Tally(), draw(known, url, path, n_connections, 1000)
+    await ask_at_once([channel for channel, _ in drawn], [next(requests) for _, requests in drawn], tally)
+    return tally
 
 
 async def wave(known: Known, url: str, path: Path, seed: int) -> Tally:
-    tally = Tally()
-    drawn = []
-    for number in range(N_CONNECTIONS):
-        channel, is_socket = channel_of(number, url=url, socket_path=path)
-        drawn.append((channel, draw_requests(known, seed=seed + number, socket=is_socket, embedder=EMBEDDER)))
+    tally, drawn = Tally(), draw(known, url, path, N_CONNECTIONS, seed)
     await asyncio.gather(
         *(
             ask_in_turn(channel, islice(requests, N_REQUESTS), tally, patience_s=0.1)
@@ -72,6 +92,7 @@ def test_many_clients(exported: ToyHome, tmp_path: Path) -> None:
     rerank = load_reranker(RERANKER, home=exported.path, lock="toy")
     known = known_answers(lambda text: embed.encode([text])[0], lambda *pair: rerank.score([pair])[0])
     path = tmp_path / "s.sock"
+    raise_open_files(N_BURST + 200)
     where = ("--lock", "toy", "--home", exported.path, "--socket", path, "--max-queue", MAX_QUEUE)
     with serving(*where, folder=tmp_path, timeout_s=240) as server:
         warm_up(server.url)
@@ -83,4 +104,10 @@ def test_many_clients(exported: ToyHome, tmp_path: Path) -> None:
             assert tally.faults == []
             assert tally.statuses[200] + tally.statuses[429] == tally.sent == N_CLIENTS * N_REQUESTS + N_CONNECTIONS
         assert readings[2] <= 1.05 * readings[0], readings
+        assert b"PYTHONMALLOC=malloc" in Path(f"/proc/{server.process.pid}/environ").read_bytes()
+        burst = asyncio.run(connect(known, server.url, path, N_BURST))
+        assert burst.faults == []
+        assert burst.statuses[200] + burst.statuses[429] == N_BURST
+        readings.append(asyncio.run(private_bytes_at_rest(server, looks=14)))
+        assert readings[3] <= 1.1 * readings[2], readings
         assert server.stop() == 0

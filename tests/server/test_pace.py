@@ -1,0 +1,109 @@
+"""When requests begin, and what the server's counts look like to Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from samevec.server.pace import Pace
+from samevec.server.tallies import CounterTally, HistogramTally
+
+
+def test_so_many_begin_in_each_turn_of_the_loop_in_order() -> None:
+    begun: list[int] = []
+    seen: list[int] = []
+
+    async def run() -> None:
+        pace = Pace(per_turn=3)
+        for number in range(10):
+            pace.begin(lambda number=number: begun.append(number))  # type: ignore[misc]
+        while len(begun) < 10:
+            seen.append(len(begun))
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert begun == list(range(10))
+    assert seen[0] == 3
+    assert all(later - earlier <= 3 for earlier, later in zip(seen, [*seen[1:], 10], strict=True))
+
+
+def test_who_waits_for_a_turn_may_go() -> None:
+    begun: list[int] = []
+
+    async def one(pace: Pace, number: int) -> None:
+        await pace.turn()
+        begun.append(number)
+
+    async def run() -> None:
+        pace = Pace(per_turn=1)
+        tasks = [asyncio.create_task(one(pace, number)) for number in range(5)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await one(pace, 9)
+
+    asyncio.run(run())
+    assert begun == [0, 1, 3, 4, 9]
+
+
+def test_what_fails_to_begin_keeps_nothing_from_beginning() -> None:
+    told: list[object] = []
+    empty: list[int] = []
+    begun: list[int] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        pace = Pace(per_turn=1)
+        pace.begin(lambda: None)
+        pace.begin(empty.pop)
+        pace.begin(lambda: begun.append(1))
+        while not begun:
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert [type(error) for error in told] == [IndexError]
+
+
+def test_counters_add_up_from_many_threads() -> None:
+    counter, go = CounterTally("n", "Words.", "route", "status"), threading.Barrier(4)
+
+    def add(thread: int) -> None:
+        go.wait(20)
+        for _ in range(2000):
+            counter.add(0.5, "a", str(thread % 2))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    counter.add(7, "b", "1")
+    assert counter.totals("status") == {"0": 2000, "1": 2007}
+    assert counter.totals("route") == {"a": 4000, "b": 7}
+    assert {tuple(one.labels.values()): one.value for one in counter.family().samples} == {
+        ("a", "0"): 2000,
+        ("a", "1"): 2000,
+        ("b", "1"): 7,
+    }
+    with pytest.raises(ValueError, match="labels"):
+        counter.add(1, "a")
+
+
+def test_histograms_count_a_bound_as_within() -> None:
+    histogram = HistogramTally("s", "Words.", "model", (1, 2.5))
+    for number in (0.5, 1, 2, 2.5, 3):
+        histogram.observe(number, "m")
+    histogram.observe(9, "other")
+    found = {(one.name, *one.labels.values()): one.value for one in histogram.family().samples}
+    assert found == {
+        ("s_bucket", "m", "1.0"): 2,
+        ("s_bucket", "m", "2.5"): 4,
+        ("s_bucket", "m", "+Inf"): 5,
+        ("s_count", "m"): 5,
+        ("s_sum", "m"): 9,
+        ("s_bucket", "other", "1.0"): 0,
+        ("s_bucket", "other", "2.5"): 0,
+        ("s_bucket", "other", "+Inf"): 1,
+        ("s_count", "other"): 1,
+        ("s_sum", "other"): 9,
+    }
