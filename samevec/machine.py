@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
 if sys.platform != "win32":
     import resource
@@ -28,9 +28,9 @@ __all__ = [
     "cgroup_cpu_quota",
     "cpu_name",
     "give_back_memory",
+    "has_glibc",
     "process_memory_bytes",
     "return_freed_memory",
-    "server_environment",
 ]
 
 _CGROUP_ROOT, _CGROUP_MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -215,36 +215,9 @@ def return_freed_memory() -> bool:
     return bool(mallopt(m_mmap_threshold, 1 << 20) and mallopt(m_trim_threshold, 1 << 20))
 
 
-def server_environment(
-    arguments: Sequence[str], environment: Mapping[str, str], *, is_glibc: bool | None = None
-) -> dict[str, str] | None:
-    """Return the variables under which a command should start again; None when it may go on as it is.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Of the command line, without the program.
-    environment : mapping
-        ``PYTHONMALLOC`` there is the user's choice and stays.
-    is_glibc : bool, optional
-        Asked of this process when not given.
-
-    Notes
-    -----
-    The interpreter's own allocator returns memory by the megabyte, once nothing in it is in use: of what 1,000 requests
-    at once had filled, a few dozen objects that live on kept 8 MB. :func:`give_back_memory` has glibc return single
-    pages, if it is asked for them from the start. Toy pair: 1.05 of the memory before instead of 1.12, and 5.3 ms a
-    query instead of 5.0.
-
-    References
-    ----------
-    Python's documentation of ``PYTHONMALLOC``; malloc_trim(3).
-    """
-    if is_glibc is None:
-        is_glibc = _c_function("malloc_trim") is not None
-    if not is_glibc or list(arguments[:1]) != ["serve"] or "PYTHONMALLOC" in environment:
-        return None
-    return {**environment, "PYTHONMALLOC": "malloc"}
+def has_glibc() -> bool:
+    """Return whether this process's C library is glibc, which gives memory back when it is asked to."""
+    return _c_function("malloc_trim") is not None
 
 
 def _c_function(name: str) -> Callable[..., int] | None:

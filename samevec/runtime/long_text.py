@@ -16,8 +16,15 @@ from tokenizers import Encoding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["CALL_CHARACTERS", "CALL_TEXTS", "MAX_UNBROKEN_CHARACTERS", "Content", "UnbrokenTextError", "call_groups"]
-__all__ += ["encode_long"]
+__all__ = [
+    "CALL_CHARACTERS",
+    "CALL_TEXTS",
+    "MAX_UNBROKEN_CHARACTERS",
+    "Content",
+    "UnbrokenTextError",
+    "call_groups",
+    "encode_long",
+]
 
 #: Texts, and characters, tokenised per call into the library: enough to use its threads, few enough that the Encoding
 #: objects of a large request are not all alive at once. Longer texts are tokenised in pieces.

@@ -66,11 +66,13 @@ class Lane:
         self._cap = cap
         self._planned: deque[list[QueuedRow]] = deque()
         self._arrived: list[QueuedRow] = []
+        self._n_waiting: dict[Job, int] = {}
         self._planned_max_rows = limits.max_rows
 
     def add(self, rows: Sequence[QueuedRow]) -> None:
         """Queue rows; they are in the next plan."""
         self._arrived.extend(rows)
+        self._count(rows, 1)
 
     def rows(self) -> Iterator[QueuedRow]:
         """Give every row that waits."""
@@ -81,21 +83,30 @@ class Lane:
 
     def drop_dead(self, now_s: float) -> None:
         """Forget rows whose job was cancelled, failed or expired; tell the expired."""
-        dead = False
-        for row in self.rows():
-            job = row.job
+        for job in self._n_waiting:  # jobs, not rows: this is done whenever anything changes, beside thousands of rows
             if job.deadline_s is not None and now_s >= job.deadline_s and not job.is_dead:
                 job.fail(DeadlineExceededError())
-            dead = dead or job.is_dead
+        dead = {job for job in self._n_waiting if job.is_dead}
         if dead:
-            alive = [row for row in self.rows() if not row.job.is_dead]
+            self._arrived = [row for row in self.rows() if row.job not in dead]
             self._planned.clear()
-            self._arrived = alive
+            for job in dead:
+                del self._n_waiting[job]
 
     def pop(self) -> list[QueuedRow]:
         """Take the microbatch that holds the longest-waiting row."""
         self._plan_anew()
-        return self._planned.popleft()
+        rows = self._planned.popleft()
+        self._count(rows, -1)
+        return rows
+
+    def _count(self, rows: Sequence[QueuedRow], step: int) -> None:
+        for row in rows:
+            left = self._n_waiting.get(row.job, 0) + step
+            if left:
+                self._n_waiting[row.job] = left
+            else:
+                del self._n_waiting[row.job]
 
     def estimates_s(self) -> list[float]:
         """Return what each planned microbatch takes on all cores, in seconds; in padded tokens without a cost model."""

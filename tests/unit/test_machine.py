@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from samevec import machine
-from samevec.machine import allowed_cpus, cgroup_cpu_quota, cpu_name, server_environment
+from samevec.machine import allowed_cpus, cgroup_cpu_quota, cpu_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,23 +202,6 @@ def test_idle_threads_keep_no_freed_memory() -> None:
         kept_bytes[how] = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert kept_bytes["set"] < 2 << 20
     assert kept_bytes["as it is"] > 6 << 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "given", "is_glibc", "wanted"),
-    [
-        (["serve", "--port", "1"], {"A": "b"}, True, {"A": "b", "PYTHONMALLOC": "malloc"}),
-        (["serve"], {"PYTHONMALLOC": "malloc"}, True, None),
-        (["serve"], {"PYTHONMALLOC": "pymalloc"}, True, None),
-        (["serve"], {}, False, None),
-        (["status", "serve"], {}, True, None),
-        ([], {}, True, None),
-    ],
-)
-def test_only_a_server_starts_again_with_another_allocator(
-    arguments: list[str], given: dict[str, str], is_glibc: bool, wanted: dict[str, str] | None
-) -> None:
-    assert server_environment(arguments, given, is_glibc=is_glibc) == wanted
 
 
 OPEN_FILES = """
