@@ -63,6 +63,7 @@ class TimedHttp(H11Protocol):
             self._not_begun += data
             self._pace.begin(self._begin)
             if self._not_begun:
+                self._unset_keepalive_if_required()
                 self.flow.pause_reading()
 
     def _begin(self) -> None:
@@ -105,7 +106,7 @@ class TimedHttp(H11Protocol):
 
 
 class _Ending:
-    """A transport that, closed while a request is still coming, ends its own side only and lets the rest come."""
+    """A transport that, closed while a request is still coming, ends its own side at most and lets the rest come."""
 
     def __init__(self, transport: asyncio.Transport, conn: h11.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -121,11 +122,12 @@ class _Ending:
 
     def close(self) -> None:
         is_coming = self._conn.their_state in (h11.SEND_BODY, h11.ERROR)
-        if not is_coming or self.is_closing() or not self._transport.can_write_eof():  # TLS cannot
+        if not is_coming or self.is_closing():
             self._transport.close()
             return
         self._left_bytes = LINGER_BYTES
-        self._transport.write_eof()
+        if self._transport.can_write_eof():  # TLS cannot: the answer says itself where it ends
+            self._transport.write_eof()
         self._transport.resume_reading()
         self._loop.call_later(LINGER_S, self._transport.close)
 
