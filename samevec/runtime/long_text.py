@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tokenizers import Encoding
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from tokenizers import Encoding
 
 __all__ = [
     "CALL_CHARACTERS",
@@ -24,6 +24,7 @@ __all__ = [
     "UnbrokenTextError",
     "call_groups",
     "encode_long",
+    "pieces",
 ]
 
 #: Texts, and characters, tokenised per call into the library: enough to use its threads, few enough that the Encoding
@@ -49,13 +50,13 @@ class Content:
 
     Attributes
     ----------
-    encoding : tokenizers.Encoding
-        At least the first tokens that were asked for.
+    ids : list of int
+        As many of the first ones as were asked for, or all.
     n_tokens : int
         Of the whole text.
     """
 
-    encoding: Encoding
+    ids: list[int]
     n_tokens: int
 
 
@@ -116,18 +117,25 @@ def encode_long(encode: Callable[[list[str]], list[Encoding]], text: str, *, kee
     UnbrokenTextError
         More than `MAX_UNBROKEN_CHARACTERS` have no seam.
     """
-    kept: list[Encoding] = []
+    ids: list[int] = []
     n_tokens = 0
-    pieces = _pieces(encode, text)
-    while call := list(islice(pieces, _PIECES_PER_CALL)):
+    waiting = pieces(encode, text)
+    while call := list(islice(waiting, _PIECES_PER_CALL)):
         for encoding in encode(call):
-            if n_tokens < keep_tokens:
-                kept.append(encoding)
+            if len(ids) < keep_tokens:
+                ids += encoding.ids[: keep_tokens - len(ids)]
             n_tokens += len(encoding)
-    return Content(Encoding.merge(kept, growing_offsets=False), n_tokens)
+    return Content(ids, n_tokens)
 
 
-def _pieces(encode: Callable[[list[str]], list[Encoding]], text: str) -> Iterator[str]:
+def pieces(encode: Callable[[list[str]], list[Encoding]], text: str) -> Iterator[str]:
+    """Cut a text where no token is cut; the arguments and errors are those of :func:`encode_long`.
+
+    Yields
+    ------
+    str
+        In order, without gaps, mostly of `CALL_CHARACTERS` / 4. A text that is not longer is the only one.
+    """
     start = 0
     while len(text) - start > _PIECE_CHARACTERS:
         stop = _seam(encode, text, start)

@@ -106,13 +106,14 @@ class Tokenizer:
         """
         limit = self._limit(max_tokens, pair=False)
         _require_text(texts, field=field)
-        room = limit - self.raw.num_special_tokens_to_add(is_pair=False)
+        template = _Template.of(self.raw, is_pair=False)
+        room = limit - template.n_tokens
         rows: list[TokenRow] = []
         for group in call_groups([len(prompt) + len(text) for text in texts]):
             contents = self._encode([prompt + texts[i] for i in group], room, field=field, start=group.start)
             for i, content in zip(group, contents, strict=True):
                 cut = self._cut(content, room, truncate, field=field, index=i, n_special=limit - room)
-                rows.append(self._row(self.raw.post_process(content.encoding), cut))
+                rows.append(self._row(template, (content.ids[:room],), cut))
         return rows
 
     def encode_pairs(
@@ -148,6 +149,7 @@ class Tokenizer:
         limit = self._limit(max_tokens, pair=True)
         for side in (0, 1):
             _require_text([pair[side] for pair in pairs], field=field)
+        template = _Template.of(self.raw, is_pair=True)
         rows: list[TokenRow] = []
         for group in call_groups([len(query) + len(document) for query, document in pairs]):
             queries, documents = (
@@ -156,8 +158,13 @@ class Tokenizer:
             for i, query, document in zip(group, queries, documents, strict=True):
                 room = document.n_tokens if max_document_tokens is None else max_document_tokens
                 n_cut = self._cut(document, room, truncate, field=field, index=i, n_special=0)
-                kept = Content(document.encoding, document.n_tokens - n_cut)
-                rows.append(self._pair_row(query, kept, limit, truncate, field=field, index=i, n_cut=n_cut))
+                n_document = document.n_tokens - n_cut
+                n_kept = split_longest_first(query.n_tokens, n_document, limit - template.n_tokens)
+                n_more = query.n_tokens + n_document - sum(n_kept)
+                if n_more and not truncate:
+                    n_tokens = query.n_tokens + n_document + template.n_tokens
+                    raise InputTooLongError(field=field, index=i, n_tokens=n_tokens, limit_tokens=limit)
+                rows.append(self._row(template, (query.ids[: n_kept[0]], document.ids[: n_kept[1]]), n_cut + n_more))
         return rows
 
     def rows_from_ids(self, id_lists: Sequence[Sequence[int]], *, field: str = "input") -> list[TokenRow]:
@@ -194,7 +201,7 @@ class Tokenizer:
         try:
             if len(texts) == 1 and len(texts[0]) > CALL_CHARACTERS:
                 return [encode_long(self._encode_call, texts[0], keep_tokens=keep_tokens)]
-            return [Content(encoding, len(encoding)) for encoding in self._encode_call(texts)]
+            return [Content(encoding.ids, len(encoding)) for encoding in self._encode_call(texts)]
         except TypeError:
             for i, text in enumerate(texts, start):
                 _require_unicode(text, field=field, index=i)
@@ -218,24 +225,59 @@ class Tokenizer:
             raise InputTooLongError(
                 field=field, index=index, n_tokens=content.n_tokens + n_special, limit_tokens=room + n_special
             )
-        content.encoding.truncate(room)
         return cut
 
-    def _pair_row(
-        self, query: Content, document: Content, limit: int, truncate: bool, *, field: str, index: int, n_cut: int
-    ) -> TokenRow:
-        n_special = self.raw.num_special_tokens_to_add(is_pair=True)
-        n_query, n_document = split_longest_first(query.n_tokens, document.n_tokens, limit - n_special)
-        cut = query.n_tokens - n_query + document.n_tokens - n_document
-        if cut and not truncate:
-            n_tokens = query.n_tokens + document.n_tokens + n_special
-            raise InputTooLongError(field=field, index=index, n_tokens=n_tokens, limit_tokens=limit)
-        query.encoding.truncate(n_query)
-        document.encoding.truncate(n_document)
-        return self._row(self.raw.post_process(query.encoding, document.encoding), n_cut + cut)
+    def _row(self, template: _Template, contents: tuple[list[int], ...], cut: int) -> TokenRow:
+        ids, type_ids = template.fill(contents)
+        return TokenRow(tuple(ids), tuple(type_ids) if self.type_ids else None, cut)
 
-    def _row(self, encoding: Encoding, cut: int) -> TokenRow:
-        return TokenRow(tuple(encoding.ids), tuple(encoding.type_ids) if self.type_ids else None, cut)
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What a tokenizer's post-processor makes of one text or a pair.
+
+    Asked of it once a call and filled in here: the library's own truncation keeps everything that it cuts off, in
+    parts, and for a pair makes a row of every part of one side with every part of the other.
+
+    Attributes
+    ----------
+    special : tuple of list of (int, int)
+        Ids and segment ids of the special tokens before the first content, after it, and after the second.
+    content_types : tuple of int
+        Segment id of each content.
+    """
+
+    special: tuple[list[tuple[int, int]], ...]
+    content_types: tuple[int, ...]
+
+    @classmethod
+    def of(cls, raw: RawTokenizer, *, is_pair: bool) -> _Template:
+        """Read it off a processed example."""
+        content = raw.encode("a", add_special_tokens=False)
+        encoding = raw.post_process(content, content) if is_pair else raw.post_process(content)
+        special: tuple[list[tuple[int, int]], ...] = tuple([] for _ in range(3 if is_pair else 2))
+        content_types: list[int] = []
+        for id_, type_id, is_special in zip(encoding.ids, encoding.type_ids, encoding.special_tokens_mask, strict=True):
+            if is_special:
+                special[len(content_types) // len(content)].append((id_, type_id))
+            else:
+                content_types.append(type_id)
+        return cls(special, tuple(content_types[:: len(content)]))
+
+    @property
+    def n_tokens(self) -> int:
+        """How many special tokens there are."""
+        return sum(map(len, self.special))
+
+    def fill(self, contents: tuple[list[int], ...]) -> tuple[list[int], list[int]]:
+        """Return ids and segment ids of a row."""
+        ids, type_ids = ([one[i] for one in self.special[0]] for i in (0, 1))
+        for content, type_id, special in zip(contents, self.content_types, self.special[1:], strict=True):
+            ids += content
+            ids += [id_ for id_, _ in special]
+            type_ids += [type_id] * len(content)
+            type_ids += [id_ for _, id_ in special]
+        return ids, type_ids
 
 
 def _require_text(texts: Sequence[str], *, field: str) -> None:

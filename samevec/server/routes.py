@@ -61,8 +61,7 @@ def _rerank(parse: Callable[..., RerankRequest], encode: Callable[[Scored, Reran
 
 async def _tokenize(service: Service, body: Any, deadline_s: float | None) -> Answer:
     request = tei.parse_tokenize(body, max_items=service.settings.max_batch_items)
-    tokens = await service.list_tokens(_tokenize_work(request, deadline_s))
-    return await asyncio.to_thread(tei.encode_tokenize, tokens)
+    return await service.list_tokens(_tokenize_work(request, deadline_s), tei.encode_tokenize)
 
 
 _JINA = _Spoken("jina", _rerank(jina.parse_rerank, jina.encode_rerank))

@@ -24,7 +24,7 @@ from samevec.server.idle import IdleModels
 from samevec.server.lanes import QueueLimits
 from samevec.server.names import find_served
 from samevec.server.status import UnknownModelError
-from samevec.server.tokens import TokenLists, list_tokens
+from samevec.server.tokens import list_tokens
 from samevec.server.worker import Worker
 
 if TYPE_CHECKING:
@@ -362,8 +362,16 @@ class Service:
         _require_finite(scores[:, None])
         return Scored(model.name, scores, done.n_tokens, done.cut)
 
-    async def list_tokens(self, work: TokenizeWork) -> TokenLists:
+    async def list_tokens(
+        self, work: TokenizeWork, encode: Callable[[Iterator[Iterator[list[Token]]]], _Tokenized]
+    ) -> _Tokenized:
         """List the tokens of texts, see :meth:`embed`. Takes its place in the queue's bounds as other work does.
+
+        Parameters
+        ----------
+        work : TokenizeWork
+        encode : callable
+            Makes an answer of them while they are listed, see :func:`samevec.server.tokens.list_tokens`.
 
         Raises
         ------
@@ -378,16 +386,16 @@ class Service:
                 f"{n_characters} characters, the limit is {_MAX_LISTED_CHARACTERS}; send several", field=work.field
             )
 
-        def tokenize() -> list[list[Token]]:
-            return list_tokens(
-                served.model.tokenizer, work.texts, prompt=prompt, add_special_tokens=work.add_special_tokens
-            )
+        def tokenize() -> _Tokenized:
+            tokenizer = served.model.tokenizer
+            return encode(list_tokens(tokenizer, work.texts, prompt=prompt, add_special_tokens=work.add_special_tokens))
 
         account = current_account()
         account.model, account.items = served.name, len(work.texts)
         self._require_open(served)
         with self._admission.admit(len(work.texts)), self._phase("tokenise"):
-            return TokenLists(served.name, await self._before(work.deadline_s, self._tokenize(tokenize, work)))
+            answer: _Tokenized = await self._before(work.deadline_s, self._tokenize(tokenize, work))
+            return answer
 
     def _require_open(self, served: ServedModel) -> None:
         if self.is_draining:

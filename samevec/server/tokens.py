@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from samevec.runtime.long_text import pieces
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from tokenizers import Encoding
 
     from samevec.runtime.tokenization import Tokenizer
 
-__all__ = ["Token", "TokenLists", "list_tokens"]
+__all__ = ["Token", "list_tokens"]
 
 
 class Token(NamedTuple):
@@ -34,17 +38,9 @@ class Token(NamedTuple):
     stop: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLists:
-    """The tokens of some texts, and the model whose tokenizer made them."""
-
-    model: str
-    rows: list[list[Token]]
-
-
 def list_tokens(
     tokenizer: Tokenizer, texts: Sequence[str], *, prompt: str = "", add_special_tokens: bool = True
-) -> list[list[Token]]:
+) -> Iterator[Iterator[list[Token]]]:
     """List the tokens of texts; nothing is cut.
 
     Parameters
@@ -55,18 +51,43 @@ def list_tokens(
         Put before each text as it is.
     add_special_tokens : bool
 
-    Returns
-    -------
-    list of list of Token
-        In the order of `texts`. A character of several tokens stands with each of them.
+    Yields
+    ------
+    iterator of list of Token
+        Of each text in order, its tokens in parts: those of a long one would take hundreds of bytes each, all at once.
+        A character of several tokens stands with each of them.
     """
-    given = [prompt + text for text in texts]
-    encodings = tokenizer.raw.encode_batch(given, add_special_tokens=add_special_tokens)
-    rows = []
-    for text, encoding in zip(given, encodings, strict=True):
-        parts = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True)
-        rows.append([
-            Token(id_, name, True, None, None) if special else Token(id_, text[start:stop], False, start, stop)
-            for id_, name, special, (start, stop) in parts
-        ])  # fmt: skip
-    return rows
+    before, after = _special_tokens(tokenizer) if add_special_tokens else ([], [])
+    for text in texts:
+        yield _parts(tokenizer, prompt + text, before, after)
+
+
+def _parts(tokenizer: Tokenizer, text: str, before: list[Token], after: list[Token]) -> Iterator[list[Token]]:
+    def encode(some: list[str]) -> list[Encoding]:
+        encodings: list[Encoding] = tokenizer.raw.encode_batch(some, add_special_tokens=False)
+        return encodings
+
+    yield before
+    begin = 0
+    for piece in pieces(encode, text):
+        (encoding,) = encode([piece])
+        yield [
+            Token(id_, piece[start:stop], False, begin + start, begin + stop)
+            for id_, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
+        begin += len(piece)
+    yield after
+
+
+def _special_tokens(tokenizer: Tokenizer) -> tuple[list[Token], list[Token]]:
+    """Return the tokens that the tokenizer puts before and after a text."""
+    encoding = tokenizer.raw.encode("a")
+    listed = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, strict=True)
+    runs = [(special, list(run)) for special, run in groupby(listed, key=lambda token: token[2])]
+    before, after = ([Token(id_, name, True, None, None) for id_, name, _ in run] for run in _ends(runs))
+    return before, after
+
+
+def _ends(runs: list[tuple[int, list[tuple[int, str, int]]]]) -> tuple[list[tuple[int, str, int]], ...]:
+    first, last = runs[0], runs[-1]
+    return (first[1] if first[0] else []), (last[1] if last[0] else [])

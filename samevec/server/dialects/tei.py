@@ -19,9 +19,11 @@ from samevec.server.dialects.fields import PROMPT_NAMES, Fields, read_inputs, re
 from samevec.server.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from samevec.server.config import ServedModel, ServerSettings
     from samevec.server.service import Embedded, Scored
-    from samevec.server.tokens import TokenLists
+    from samevec.server.tokens import Token
 
 __all__ = [
     "TOKENS_HEADER",
@@ -132,17 +134,16 @@ def encode_rerank(scored: Scored, request: RerankRequest) -> Answer:
     return Answer(orjson.dumps(ranks, option=orjson.OPT_SERIALIZE_NUMPY), headers)
 
 
-def encode_tokenize(tokens: TokenLists) -> Answer:
-    """Return each text's tokens, with character positions; special tokens have none."""
-    rows = [
-        orjson.dumps([
-            {"id": token.id, "text": token.text, "special": token.special, "start": token.start, "stop": token.stop}
-            for token in row
-        ])
-        for row in tokens.rows
-    ]  # fmt: skip
-    headers = {TOKENS_HEADER: str(sum(map(len, tokens.rows)))}
-    return Answer(b"[" + b",".join(rows) + b"]", headers)
+def encode_tokenize(rows: Iterable[Iterable[Sequence[Token]]]) -> Answer:
+    """Return each text's tokens, which come in parts, with character positions; special tokens have none."""
+    n_tokens, texts = 0, []
+    for parts in rows:
+        written = []
+        for part in filter(None, parts):
+            n_tokens += len(part)
+            written.append(orjson.dumps([token._asdict() for token in part])[1:-1])
+        texts.append(b"[" + b",".join(written) + b"]")
+    return Answer(b"[" + b",".join(texts) + b"]", {TOKENS_HEADER: str(n_tokens)})
 
 
 def info_fields(served: ServedModel, settings: ServerSettings) -> dict[str, Any]:

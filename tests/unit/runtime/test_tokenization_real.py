@@ -7,6 +7,7 @@ import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from samevec.lock import load_lock
 from samevec.parity.cases import builtin_cases
 from samevec.runtime.long_text import encode_long
 from samevec.runtime.tokenization import Tokenizer
+from samevec.server.tokens import list_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -183,9 +185,23 @@ def test_long_texts_have_the_ids_of_the_whole(ours: Callable[[str], Tokenizer], 
 
     content = encode_long(encode, text, keep_tokens=len(text))
     whole = raw.encode(text, add_special_tokens=False).ids
-    assert content.encoding.ids == whole
+    assert content.ids == whole
     assert content.n_tokens == len(whole)
     assert n_calls > 1
+
+
+@pytest.mark.parametrize("name", MAX_TOKENS)
+def test_listed_tokens_of_long_texts_are_those_of_the_whole(ours: Callable[[str], Tokenizer], name: str) -> None:
+    texts = [long_text(7), "", "word", "a " * 40_000]
+    rows = [list(chain.from_iterable(parts)) for parts in list_tokens(ours(name), texts, prompt="p: ")]
+    for row, text in zip(rows, texts, strict=True):
+        given = "p: " + text
+        encoding = ours(name).raw.encode(given)
+        assert [token.id for token in row] == encoding.ids
+        assert [int(token.special) for token in row] == encoding.special_tokens_mask
+        for token, named, (start, stop) in zip(row, encoding.tokens, encoding.offsets, strict=True):
+            expected = (named, None, None) if token.special else (given[start:stop], start, stop)
+            assert (token.text, token.start, token.stop) == expected
 
 
 @pytest.mark.parametrize("name", [EMBEDDER, SENTENCE])
