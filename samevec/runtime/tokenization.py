@@ -25,7 +25,7 @@ from samevec.runtime.long_text import (
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tokenizers import Encoding
@@ -109,11 +109,9 @@ class Tokenizer:
         template = _Template.of(self.raw, is_pair=False)
         room = limit - template.n_tokens
         rows: list[TokenRow] = []
-        for group in call_groups([len(prompt) + len(text) for text in texts]):
-            contents = self._encode([prompt + texts[i] for i in group], room, field=field, start=group.start)
-            for i, content in zip(group, contents, strict=True):
-                cut = self._cut(content, room, truncate, field=field, index=i, n_special=limit - room)
-                rows.append(self._row(template, (content.ids[:room],), cut))
+        for i, content in enumerate(self._contents(texts, room, field=field, prompt=prompt)):
+            cut = self._cut(content, room, truncate, field=field, index=i, n_special=limit - room)
+            rows.append(self._row(template, (content.ids[:room],), cut))
         return rows
 
     def encode_pairs(
@@ -149,22 +147,25 @@ class Tokenizer:
         limit = self._limit(max_tokens, pair=True)
         for side in (0, 1):
             _require_text([pair[side] for pair in pairs], field=field)
+        # A query stands in as many pairs as it has documents.
+        first_with: dict[str, int] = {}
+        for i, (query, _) in enumerate(pairs):
+            first_with.setdefault(query, i)
+        found = self._contents(list(first_with), limit, field=field, indices=list(first_with.values()))
+        queries = dict(zip(first_with, found, strict=True))
+        documents = self._contents([document for _, document in pairs], limit, field=field)
         template = _Template.of(self.raw, is_pair=True)
         rows: list[TokenRow] = []
-        for group in call_groups([len(query) + len(document) for query, document in pairs]):
-            queries, documents = (
-                self._encode([pairs[i][side] for i in group], limit, field=field, start=group.start) for side in (0, 1)
-            )
-            for i, query, document in zip(group, queries, documents, strict=True):
-                room = document.n_tokens if max_document_tokens is None else max_document_tokens
-                n_cut = self._cut(document, room, truncate, field=field, index=i, n_special=0)
-                n_document = document.n_tokens - n_cut
-                n_kept = split_longest_first(query.n_tokens, n_document, limit - template.n_tokens)
-                n_more = query.n_tokens + n_document - sum(n_kept)
-                if n_more and not truncate:
-                    n_tokens = query.n_tokens + n_document + template.n_tokens
-                    raise InputTooLongError(field=field, index=i, n_tokens=n_tokens, limit_tokens=limit)
-                rows.append(self._row(template, (query.ids[: n_kept[0]], document.ids[: n_kept[1]]), n_cut + n_more))
+        for i, ((query, _), document) in enumerate(zip(pairs, documents, strict=True)):
+            room = document.n_tokens if max_document_tokens is None else max_document_tokens
+            n_cut = self._cut(document, room, truncate, field=field, index=i, n_special=0)
+            n_tokens = queries[query].n_tokens, document.n_tokens - n_cut
+            n_kept = split_longest_first(*n_tokens, limit - template.n_tokens)
+            if n_kept != n_tokens and not truncate:
+                n_in_all = sum(n_tokens) + template.n_tokens
+                raise InputTooLongError(field=field, index=i, n_tokens=n_in_all, limit_tokens=limit)
+            kept = queries[query].ids[: n_kept[0]], document.ids[: n_kept[1]]
+            rows.append(self._row(template, kept, n_cut + sum(n_tokens) - sum(n_kept)))
         return rows
 
     def rows_from_ids(self, id_lists: Sequence[Sequence[int]], *, field: str = "input") -> list[TokenRow]:
@@ -196,14 +197,30 @@ class Tokenizer:
         least = self.raw.num_special_tokens_to_add(is_pair=pair) + (2 if pair else 1)
         return whole_number(max_tokens, field="max_tokens", least=least, most=self.max_tokens)
 
-    def _encode(self, texts: list[str], keep_tokens: int, *, field: str, start: int) -> list[Content]:
-        """Tokenise a group of texts; of a long one, which is in no group, at least so many tokens are kept."""
+    def _contents(
+        self,
+        texts: Sequence[str],
+        keep_tokens: int,
+        *,
+        field: str,
+        prompt: str = "",
+        indices: Sequence[int] | None = None,
+    ) -> Iterator[Content]:
+        """Tokenise texts, some at a time; for messages each is the caller's item of its index, else of its position."""
+        for group in call_groups([len(prompt) + len(text) for text in texts]):
+            named = group if indices is None else [indices[i] for i in group]
+            yield from self._encode([prompt + texts[i] for i in group], keep_tokens, field=field, indices=named)
+
+    def _encode(self, texts: list[str], keep_tokens: int, *, field: str, indices: Sequence[int]) -> Iterator[Content]:
+        """Tokenise a group of texts; a long one is in no group."""
         try:
             if len(texts) == 1 and len(texts[0]) > CALL_CHARACTERS:
-                return [encode_long(self._encode_call, texts[0], keep_tokens=keep_tokens)]
-            return [Content(encoding.ids, len(encoding)) for encoding in self._encode_call(texts)]
+                yield encode_long(self._encode_call, texts[0], keep_tokens=keep_tokens)
+                return
+            for encoding in self._encode_call(texts):
+                yield Content(encoding.ids[:keep_tokens], len(encoding))
         except TypeError:
-            for i, text in enumerate(texts, start):
+            for i, text in zip(indices, texts, strict=True):
                 _require_unicode(text, field=field, index=i)
             raise
         except UnbrokenTextError as error:
@@ -211,7 +228,7 @@ class Tokenizer:
                 f"{error.n_characters} characters in which no word ends, the limit is {MAX_UNBROKEN_CHARACTERS}; "
                 "send parts of it",
                 field=field,
-                index=start,
+                index=indices[0],
             ) from None
 
     def _encode_call(self, texts: list[str]) -> list[Encoding]:

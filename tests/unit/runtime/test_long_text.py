@@ -6,7 +6,8 @@ import os
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from makers import toy_tokenizer, toy_tokenizer_path
@@ -24,6 +25,7 @@ from samevec.runtime.long_text import (
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as RawTokenizer
 
 WORDS = ("ferry", "market", "Öl", "naïve", "日本語", "x1", "don't", "3.14", "https://example.org/a?b=c", "\u202eright")
 SPACES = (" ", " ", " ", "  ", "\n", "\n\n", ", ", ". ", "\t", "\u3000", "。", "")
@@ -174,3 +176,38 @@ def test_a_long_text_takes_little_memory() -> None:
         timeout=300,
     )
     assert int(done.stdout) < 150_000
+
+
+class Counted:
+    """A tokenizer that counts what its batch calls are given."""
+
+    def __init__(self, raw: RawTokenizer) -> None:
+        self._raw = raw
+        self.texts: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> Any:
+        self.texts += texts
+        return self._raw.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+
+
+def test_a_query_is_tokenised_once_for_all_its_documents() -> None:
+    tokenizer = toy_tokenizer(TOY_RERANKER)
+    counted = Counted(tokenizer.raw)
+    pairs = [(f"query {i % 3}", f"document {i}") for i in range(600)]
+    rows = replace(tokenizer, raw=cast("RawTokenizer", counted)).encode_pairs(pairs)
+    assert sorted(counted.texts) == sorted({query for query, _ in pairs} | {document for _, document in pairs})
+    assert rows == [tokenizer.encode_pairs([pair])[0] for pair in pairs]
+
+
+def test_errors_name_the_first_pair_with_a_query() -> None:
+    pairs = [("good", "d"), ("bad\ud800", "d"), ("bad\ud800", "d"), ("other\ud800", "d")]
+    with pytest.raises(InputError, match="not valid Unicode") as caught:
+        toy_tokenizer(TOY_RERANKER).encode_pairs(pairs)
+    assert caught.value.index == 1
+    long = [("q", "d"), ("q" * 100, "d"), ("q", "d" * 100)]
+    with pytest.raises(InputTooLongError) as too_long:
+        toy_tokenizer(TOY_RERANKER, max_tokens=20).encode_pairs(long, truncate=False)
+    assert (too_long.value.index, too_long.value.n_tokens) == (1, 104)
