@@ -14,7 +14,7 @@ import numpy as np
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
 from samevec.machine import give_back_memory
 from samevec.runtime.arena import ArenaSession
-from samevec.runtime.bulk import BulkSession, run_side_by_side, side_by_side_pays
+from samevec.runtime.bulk import BulkSession, may_share_cores, run_side_by_side, side_by_side_pays
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.cost import COSTS, CostModel
@@ -321,37 +321,46 @@ class Engine:
     def _run_microbatches(
         self, rows: Sequence[TokenRow], steps: Plan, watch: Watch, recorder: RunRecorder | None
     ) -> Iterator[tuple[list[int], Outcome]]:
-        """Run every microbatch, one after another or side by side, and give the rows of each with what came of them."""
+        """Run every microbatch, one after another or side by side, and give the rows of each with what came of them.
+
+        A recorder is told in the plan's order, whichever ended first: the same plan is always told in the same way.
+        """
         every = [list(batch.indices) for batch in steps.microbatches]
-        if self.bulk is None or not side_by_side_pays(self._estimates_s(steps), self.bulk.n_workers):
-            for n_begun, chosen in enumerate(every, 1):
-                told, more_follows = _renamed(recorder, chosen), n_begun < len(every)
-                chosen_rows = [rows[i] for i in chosen]
-                yield chosen, self._run_pieces(self.session, chosen_rows, watch, told, keeps_arena=more_follows)
-            return
-        session = self.bulk.get()
+        shared = self._shared(steps)
         notes: list[_Notes | None] = [None if recorder is None else _Notes() for _ in every]
-        # As many as run at once are the last ones: none of them leaves its work memory to another.
-        n_keeping = len(every) - self.bulk.n_workers
-        tasks = [
-            functools.partial(
-                self._run_pieces, session, [rows[i] for i in chosen], watch, note, keeps_arena=number < n_keeping
-            )
-            for number, (chosen, note) in enumerate(zip(every, notes, strict=True))
-        ]
+
+        def run(number: int, session: Session, *, keeps_arena: bool) -> Outcome:
+            chosen_rows = [rows[i] for i in every[number]]
+            return self._run_pieces(session, chosen_rows, watch, notes[number], keeps_arena=keeps_arena)
+
+        alone = [number for number in range(len(every)) if number not in shared]
         try:
-            outcomes = run_side_by_side(tasks, self.bulk.n_workers)
-        finally:  # in the plan's order, whichever ended first: the same plan is always told in the same way
+            for n_begun, number in enumerate(alone, 1):
+                yield every[number], run(number, self.session, keeps_arena=n_begun < len(alone))
+            if shared and self.bulk is not None:
+                session, n_workers = self.bulk.get(), self.bulk.n_workers
+                # As many as run at once are the last ones: none of them leaves its work memory to another.
+                n_keeping = len(shared) - n_workers
+                tasks = [
+                    functools.partial(run, number, session, keeps_arena=place < n_keeping)
+                    for place, number in enumerate(shared)
+                ]
+                yield from zip([every[number] for number in shared], run_side_by_side(tasks, n_workers), strict=True)
+        finally:
             for chosen, note in zip(every, notes, strict=True):
                 if recorder is not None and note is not None:
                     note.replay(_renamed(recorder, chosen))
-        yield from zip(every, outcomes, strict=True)
 
-    def _estimates_s(self, steps: Plan) -> list[float]:
-        return [
-            float(self.cost.run_s(len(batch.indices), padded_length(batch.n_tokens, self.pad_to_multiple)))
-            for batch in steps.microbatches
+    def _shared(self, steps: Plan) -> list[int]:
+        """Return which microbatches run side by side: where it pays, all that are small enough to share the cores."""
+        if self.bulk is None:
+            return []
+        shapes = [
+            (len(batch.indices), padded_length(batch.n_tokens, self.pad_to_multiple)) for batch in steps.microbatches
         ]
+        small = [i for i, (n_rows, n_tokens) in enumerate(shapes) if may_share_cores(n_rows * n_tokens)]
+        pays = side_by_side_pays([float(self.cost.run_s(*shapes[i])) for i in small], self.bulk.n_workers)
+        return small if pays else []
 
     def plan_rows(
         self, rows: Sequence[TokenRow], *, batch_size: int | None = None, token_budget: int | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samevec.errors import DeadlineExceededError
+from samevec.runtime.bulk import may_share_cores, side_by_side_pays
 from samevec.runtime.collate import padded_length
 from samevec.runtime.plan import plan
 
@@ -44,6 +45,10 @@ class QueueLimits:
     pad_to_multiple: int = 1
     interactive_rows: int = 8
     interactive_tokens: int = 1024
+
+    def padded_shape(self, rows: Sequence[QueuedRow]) -> tuple[int, int]:
+        """Return rows and padded tokens a row of a microbatch."""
+        return len(rows), padded_length(max(row.n_tokens for row in rows), self.pad_to_multiple)
 
     def is_interactive(self, job: Job) -> bool:
         """Whether a job is small enough for the interactive lane."""
@@ -108,17 +113,21 @@ class Lane:
             else:
                 del self._n_waiting[row.job]
 
-    def estimates_s(self) -> list[float]:
-        """Return what each planned microbatch takes on all cores, in seconds; in padded tokens without a cost model."""
+    def next_may_share(self) -> bool:
+        """Say whether the next microbatch may have others beside it. There must be one."""
         self._plan_anew()
-        shapes = [(len(batch), max(row.n_tokens for row in batch)) for batch in self._planned]
-        limits = self._limits
-        if limits.cost is None or not shapes:
-            return [float(n_rows * n_tokens) for n_rows, n_tokens in shapes]
-        n_rows, longest = np.array(shapes).T
-        padded = [padded_length(n_tokens, limits.pad_to_multiple) for n_tokens in longest.tolist()]
-        estimates: list[float] = limits.cost.run_s(n_rows, np.array(padded)).tolist()
-        return estimates
+        n_rows, n_tokens = self._limits.padded_shape(self._planned[0])
+        return may_share_cores(n_rows * n_tokens)
+
+    def goes_side_by_side(self, n_runners: int) -> bool:
+        """Say whether so many runners on shares of the cores are expected to end what waits sooner than one on all."""
+        self._plan_anew()
+        shapes = [self._limits.padded_shape(batch) for batch in self._planned]
+        small = [(n_rows, n_tokens) for n_rows, n_tokens in shapes if may_share_cores(n_rows * n_tokens)]
+        if self._limits.cost is None or not small:
+            return side_by_side_pays([float(n_rows * n_tokens) for n_rows, n_tokens in small], n_runners)
+        n_rows, n_tokens = np.array(small).T
+        return side_by_side_pays(self._limits.cost.run_s(n_rows, n_tokens).tolist(), n_runners)
 
     @property
     def n_planned(self) -> int:

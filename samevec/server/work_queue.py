@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from samevec.errors import NotReadyError
-from samevec.runtime.bulk import side_by_side_pays
 from samevec.server.jobs import QueuedRow
 from samevec.server.lanes import Lane, QueueLimits
 
@@ -131,22 +130,28 @@ class WorkQueue:
 
     def _next_is_bulk(self, turn: Turn) -> bool | None:
         """Say which lane is next, or None when there is nothing to do."""
-        has_bulk = bool(self._bulk) and turn != "interactive" and not self._cores_are_taken()
+        has_bulk = bool(self._bulk) and turn != "interactive" and self._has_room_for_bulk()
         has_interactive = bool(self._interactive) and turn != "bulk"
         if not has_bulk or not has_interactive:
             return has_bulk if has_bulk or has_interactive else None
         waited = any(row.bulk_before < self._n_bulk_finished for row in self._interactive.rows())
         return not self._last_was_bulk and not waited
 
-    def _cores_are_taken(self) -> bool:
-        return any(batch.is_bulk and not batch.shares_cores for batch in self._running)
+    def _has_room_for_bulk(self) -> bool:
+        running = [batch for batch in self._running if batch.is_bulk]
+        if not running:
+            return True
+        return all(batch.shares_cores for batch in running) and self._bulk.next_may_share()
 
     def _pop(self, *, is_bulk: bool) -> Batch:
         self._last_was_bulk = is_bulk
         if not is_bulk:
             return Batch(self._interactive.pop(), is_bulk=False)
-        # Asked when none runs, and then true until the lane is empty: what pays is the whole of it, its end included.
-        shares_cores = self._is_bulk_running() or side_by_side_pays(self._bulk.estimates_s(), self._n_bulk_runners)
+        # Asked when none runs, and then true until the lane is empty, or one comes that has to run alone: what pays is
+        # the whole of it, its end included.
+        shares_cores = self._bulk.next_may_share() and (
+            self._is_bulk_running() or self._bulk.goes_side_by_side(self._n_bulk_runners)
+        )
         rows = self._bulk.pop()
         # The last ones, as many as run at once, are followed by none.
         n_last = self._n_bulk_runners if shares_cores else 1

@@ -98,6 +98,28 @@ def test_a_lone_bulk_microbatch_has_all_cores_and_no_company(two: Bench) -> None
     later.result(20)
 
 
+def test_a_large_microbatch_runs_alone_between_those_that_share(two: Bench) -> None:
+    two.stage.held = True
+    before = two.submit(rows_of(60, 60))
+    assert (two.stage.call(0).bulk, two.stage.call(1).bulk) == (True, True)
+    large = two.submit(rows_of(2049, start=5000))
+    after = two.submit(rows_of(50, 50, start=300))
+    two.stage.calls[0].wake.set()  # a runner is free, but the large one must not have company
+    small = two.submit(rows_of(5, start=900))
+    assert len(two.stage.call(2).rows[0]) == 5
+    two.stage.calls[2].wake.set()
+    small.result(20)
+    assert len(two.stage.calls) == 3
+    two.stage.calls[1].wake.set()
+    before.result(20)
+    assert (len(two.stage.call(3).rows[0]), two.stage.calls[3].bulk) == (2049, False)
+    two.stage.calls[3].wake.set()
+    large.result(20)
+    assert (two.stage.call(4).bulk, two.stage.call(5).bulk) == (True, True)
+    two.stage.release()
+    after.result(20)
+
+
 def test_three_equal_microbatches_are_one_on_all_cores_and_two_side_by_side(two: Bench) -> None:
     # Side by side from the start, the third would have half of the cores and nothing beside it.
     two.stage.held = True

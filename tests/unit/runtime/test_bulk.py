@@ -83,6 +83,23 @@ def test_two_microbatches_really_run_at_the_same_time() -> None:
     assert found.shape == (4, 8)
 
 
+def test_large_microbatches_run_alone_and_the_others_side_by_side() -> None:
+    session, bulk, told = FakeSession(), FakeSession(), list[tuple[int, ...]]()
+    engine = fake_engine(session, bulk=bulk_of(bulk), max_rows=1)
+    lengths = [2048, 2052, 2047, 2046, 2049, 2045]
+    found = engine.run_rows(rows(lengths), recorder=lambda indices, _: told.append(tuple(indices)))
+    assert session.runs == [(1, 2052), (1, 2052)]  # 2,049 are padded to a multiple of 4
+    assert bulk.runs == [(1, 2048)] * 4
+    assert told == [(1,), (4,), (0,), (2,), (3,), (5,)]  # longest first, whatever ran when
+    assert found.tobytes() == fake_engine(max_rows=1).run_rows(rows(lengths)).tobytes()
+
+
+def test_a_plan_of_filled_microbatches_takes_no_more_memory_than_one_worker() -> None:
+    session = FakeSession()
+    fake_engine(session, bulk=bulk_of(FakeSession())).run_rows(rows([170] * 48), batch_size=24)
+    assert session.runs == [(24, 172), (24, 172)]  # one after the other
+
+
 def test_one_microbatch_runs_on_all_threads_and_opens_no_second_session() -> None:
     def refuse() -> FakeSession:
         raise AssertionError("opened")
