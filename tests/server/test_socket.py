@@ -286,7 +286,7 @@ def test_frames_together_are_bounded(tmp_path: Path) -> None:
         FrameClient(path) as first,
         FrameClient(path) as second,
     ):
-        huge = json.dumps({"op": "embed", "texts": ["a" * (2 * MIB)], "tier": EMBEDDER}).encode()
+        huge = json.dumps({"op": "embed", "texts": ["a " * MIB], "tier": EMBEDDER}).encode()
         first.send(huge)
         wait_until(lambda: queued(endpoints.url) == 1)
         second.send(huge)
