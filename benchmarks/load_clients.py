@@ -42,8 +42,7 @@ __all__ = [
     "Tally",
     "ask_at_once",
     "ask_in_turn",
-    "channel_of",
-    "draw_requests",
+    "clients",
     "known_answers",
     "raise_open_files",
 ]
@@ -332,6 +331,15 @@ def channel_of(number: int, *, url: str, socket_path: Path) -> tuple[Channel, bo
     """Return the connection of one of many clients, and whether it is a socket: every third is."""
     is_socket = number % 3 == 2
     return (FrameChannel(socket_path) if is_socket else HttpChannel(url)), is_socket
+
+
+def clients(
+    n_clients: int, known: Known, *, url: str, socket_path: Path, embedder: str, seed: int
+) -> Iterator[tuple[Channel, Iterator[Request]]]:
+    """Give many clients, each a connection and what it asks; the arguments are those of the functions above."""
+    for number in range(n_clients):
+        channel, is_socket = channel_of(number, url=url, socket_path=socket_path)
+        yield channel, draw_requests(known, seed=seed + number, socket=is_socket, embedder=embedder)
 
 
 @dataclass(slots=True)

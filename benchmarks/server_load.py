@@ -32,8 +32,7 @@ from benchmarks.load_clients import (
     Tally,
     ask_at_once,
     ask_in_turn,
-    channel_of,
-    draw_requests,
+    clients,
     known_answers,
     raise_open_files,
 )
@@ -112,9 +111,14 @@ class _Load:
         self._embedder = embedder
 
     def _clients(self, n_clients: int, seed: int) -> Iterator[tuple[Channel, Iterator[Request]]]:
-        for number in range(n_clients):
-            channel, is_socket = channel_of(number, url=self._served.url, socket_path=self._served.socket_path)
-            yield channel, draw_requests(self._known, seed=seed + number, socket=is_socket, embedder=self._embedder)
+        return clients(
+            n_clients,
+            self._known,
+            url=self._served.url,
+            socket_path=self._served.socket_path,
+            embedder=self._embedder,
+            seed=seed,
+        )
 
     def ask_for(self, seconds: float, n_clients: int, *, seed: int) -> tuple[Tally, float]:
         """Let clients ask for some seconds; return what became of it, and the seconds until the last answer."""

@@ -10,11 +10,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from samevec.runtime.plan import MAX_WORKER_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from samevec.runtime.cost import CostModel
     from samevec.runtime.session import Session
 
 __all__ = [
@@ -23,6 +26,7 @@ __all__ = [
     "choose_workers",
     "may_share_cores",
     "run_side_by_side",
+    "shared_runs",
     "side_by_side_pays",
 ]
 
@@ -120,6 +124,25 @@ def may_share_cores(padded_tokens: int) -> bool:
     small runs that wait much at every operator. With runs of half of it memory stays that of one worker.
     """
     return padded_tokens <= _MOST_SHARED_TOKENS
+
+
+def shared_runs(shapes: Sequence[tuple[int, int]], n_workers: int, cost: CostModel | None) -> list[int]:
+    """Return which runs go side by side: where it pays, all that may share the cores.
+
+    Parameters
+    ----------
+    shapes : sequence of (int, int)
+        Rows and padded tokens a row of each run, in the order in which they begin.
+    n_workers : int
+    cost : CostModel or None
+        By which it pays; padded tokens stand for seconds without one.
+    """
+    small = [i for i, (n_rows, n_tokens) in enumerate(shapes) if may_share_cores(n_rows * n_tokens)]
+    if not small:
+        return []
+    n_rows, n_tokens = np.array([shapes[i] for i in small]).T
+    runs_s = n_rows * n_tokens if cost is None else cost.run_s(n_rows, n_tokens)
+    return small if side_by_side_pays(runs_s.tolist(), n_workers) else []
 
 
 def run_side_by_side(tasks: Sequence[Callable[[], _T]], n_workers: int) -> list[_T]:

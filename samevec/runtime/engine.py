@@ -14,7 +14,7 @@ import numpy as np
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
 from samevec.machine import give_back_memory
 from samevec.runtime.arena import ArenaSession
-from samevec.runtime.bulk import BulkSession, may_share_cores, run_side_by_side, side_by_side_pays
+from samevec.runtime.bulk import BulkSession, run_side_by_side, shared_runs
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.cost import COSTS, CostModel
@@ -333,7 +333,7 @@ class Engine:
             chosen_rows = [rows[i] for i in every[number]]
             return self._run_pieces(session, chosen_rows, watch, notes[number], keeps_arena=keeps_arena)
 
-        alone = [number for number in range(len(every)) if number not in shared]
+        alone = sorted(set(range(len(every))) - set(shared))
         try:
             for n_begun, number in enumerate(alone, 1):
                 yield every[number], run(number, self.session, keeps_arena=n_begun < len(alone))
@@ -352,15 +352,13 @@ class Engine:
                     note.replay(_renamed(recorder, chosen))
 
     def _shared(self, steps: Plan) -> list[int]:
-        """Return which microbatches run side by side: where it pays, all that are small enough to share the cores."""
+        """Return which microbatches run side by side."""
         if self.bulk is None:
             return []
         shapes = [
             (len(batch.indices), padded_length(batch.n_tokens, self.pad_to_multiple)) for batch in steps.microbatches
         ]
-        small = [i for i, (n_rows, n_tokens) in enumerate(shapes) if may_share_cores(n_rows * n_tokens)]
-        pays = side_by_side_pays([float(self.cost.run_s(*shapes[i])) for i in small], self.bulk.n_workers)
-        return small if pays else []
+        return shared_runs(shapes, self.bulk.n_workers, self.cost)
 
     def plan_rows(
         self, rows: Sequence[TokenRow], *, batch_size: int | None = None, token_budget: int | None = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Encoding
 
-__all__ = ["Tokenizer", "split_longest_first"]
+__all__ = ["Template", "Tokenizer", "split_longest_first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Tokenizer:
         """
         limit = self._limit(max_tokens, pair=False)
         _require_text(texts, field=field)
-        template = _Template.of(self.raw, is_pair=False)
+        template = Template.of(self.raw, is_pair=False)
         room = limit - template.n_tokens
         rows: list[TokenRow] = []
         for i, content in enumerate(self._contents(texts, room, field=field, prompt=prompt)):
@@ -154,7 +154,7 @@ class Tokenizer:
         found = self._contents(list(first_with), limit, field=field, indices=list(first_with.values()))
         queries = dict(zip(first_with, found, strict=True))
         documents = self._contents([document for _, document in pairs], limit, field=field)
-        template = _Template.of(self.raw, is_pair=True)
+        template = Template.of(self.raw, is_pair=True)
         rows: list[TokenRow] = []
         for i, ((query, _), document) in enumerate(zip(pairs, documents, strict=True)):
             room = document.n_tokens if max_document_tokens is None else max_document_tokens
@@ -244,13 +244,13 @@ class Tokenizer:
             )
         return cut
 
-    def _row(self, template: _Template, contents: tuple[list[int], ...], cut: int) -> TokenRow:
+    def _row(self, template: Template, contents: tuple[list[int], ...], cut: int) -> TokenRow:
         ids, type_ids = template.fill(contents)
         return TokenRow(tuple(ids), tuple(type_ids) if self.type_ids else None, cut)
 
 
 @dataclass(frozen=True, slots=True)
-class _Template:
+class Template:
     """What a tokenizer's post-processor makes of one text or a pair.
 
     Asked of it once a call and filled in here: the library's own truncation keeps everything that it cuts off, in
@@ -268,7 +268,7 @@ class _Template:
     content_types: tuple[int, ...]
 
     @classmethod
-    def of(cls, raw: RawTokenizer, *, is_pair: bool) -> _Template:
+    def of(cls, raw: RawTokenizer, *, is_pair: bool) -> Template:
         """Read it off a processed example."""
         content = raw.encode("a", add_special_tokens=False)
         encoding = raw.post_process(content, content) if is_pair else raw.post_process(content)

@@ -7,10 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from samevec.errors import DeadlineExceededError
-from samevec.runtime.bulk import may_share_cores, side_by_side_pays
+from samevec.runtime.bulk import may_share_cores, shared_runs
 from samevec.runtime.collate import padded_length
 from samevec.runtime.plan import plan
 
@@ -123,11 +121,7 @@ class Lane:
         """Say whether so many runners on shares of the cores are expected to end what waits sooner than one on all."""
         self._plan_anew()
         shapes = [self._limits.padded_shape(batch) for batch in self._planned]
-        small = [(n_rows, n_tokens) for n_rows, n_tokens in shapes if may_share_cores(n_rows * n_tokens)]
-        if self._limits.cost is None or not small:
-            return side_by_side_pays([float(n_rows * n_tokens) for n_rows, n_tokens in small], n_runners)
-        n_rows, n_tokens = np.array(small).T
-        return side_by_side_pays(self._limits.cost.run_s(n_rows, n_tokens).tolist(), n_runners)
+        return bool(shared_runs(shapes, n_runners, self._limits.cost))
 
     @property
     def n_planned(self) -> int:

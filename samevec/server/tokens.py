@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from samevec.runtime.long_text import pieces
+from samevec.runtime.tokenization import Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,13 @@ def list_tokens(
         Of each text in order, its tokens in parts: those of a long one would take hundreds of bytes each, all at once.
         A character of several tokens stands with each of them.
     """
-    before, after = _special_tokens(tokenizer) if add_special_tokens else ([], [])
+    before: list[Token] = []
+    after: list[Token] = []
+    if add_special_tokens:
+        before, after = (
+            [Token(id_, tokenizer.raw.id_to_token(id_), True, None, None) for id_, _ in special]
+            for special in Template.of(tokenizer.raw, is_pair=False).special
+        )
     for text in texts:
         yield _parts(tokenizer, prompt + text, before, after)
 
@@ -77,17 +83,3 @@ def _parts(tokenizer: Tokenizer, text: str, before: list[Token], after: list[Tok
         ]
         begin += len(piece)
     yield after
-
-
-def _special_tokens(tokenizer: Tokenizer) -> tuple[list[Token], list[Token]]:
-    """Return the tokens that the tokenizer puts before and after a text."""
-    encoding = tokenizer.raw.encode("a")
-    listed = zip(encoding.ids, encoding.tokens, encoding.special_tokens_mask, strict=True)
-    runs = [(special, list(run)) for special, run in groupby(listed, key=lambda token: token[2])]
-    before, after = ([Token(id_, name, True, None, None) for id_, name, _ in run] for run in _ends(runs))
-    return before, after
-
-
-def _ends(runs: list[tuple[int, list[tuple[int, str, int]]]]) -> tuple[list[tuple[int, str, int]], ...]:
-    first, last = runs[0], runs[-1]
-    return (first[1] if first[0] else []), (last[1] if last[0] else [])

@@ -16,8 +16,7 @@ from benchmarks.load_clients import (
     Tally,
     ask_at_once,
     ask_in_turn,
-    channel_of,
-    draw_requests,
+    clients,
     known_answers,
     raise_open_files,
 )
@@ -42,11 +41,7 @@ N_CLIENTS, N_REQUESTS, N_CONNECTIONS, N_BURST, MAX_QUEUE = 40, 5, 200, 1000, 60
 
 
 def draw(known: Known, url: str, path: Path, n_clients: int, seed: int) -> list[tuple[Channel, Iterator[Request]]]:
-    drawn = []
-    for number in range(n_clients):
-        channel, is_socket = channel_of(number, url=url, socket_path=path)
-        drawn.append((channel, draw_requests(known, seed=seed + number, socket=is_socket, embedder=EMBEDDER)))
-    return drawn
+    return list(clients(n_clients, known, url=url, socket_path=path, embedder=EMBEDDER, seed=seed))
 
 
 async def connect(known: Known, url: str, path: Path, n_connections: int) -> Tally:

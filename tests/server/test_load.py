@@ -19,8 +19,7 @@ from benchmarks.load_clients import (
     Tally,
     ask_at_once,
     ask_in_turn,
-    channel_of,
-    draw_requests,
+    clients,
     known_answers,
     raise_open_files,
 )
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from benchmarks.load_clients import Channel, Known, Request
+    from benchmarks.load_clients import Known
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")]
 
@@ -48,24 +47,18 @@ def known() -> Known:
     return known_answers(lambda text: alone([text])[0], lambda query, document: scores_alone(query, [document])[0])
 
 
-def clients(
-    n_clients: int, known: Known, *, url: str, path: Path, seed: int
-) -> Iterator[tuple[Channel, Iterator[Request]]]:
-    for number in range(n_clients):
-        channel, is_socket = channel_of(number, url=url, socket_path=path)
-        yield channel, draw_requests(known, seed=seed + number, socket=is_socket, embedder=EMBEDDER)
-
-
 async def wave(known: Known, *, url: str, path: Path, seed: int = 0) -> Tally:
     """Some requests of each of many clients, then many connections at once."""
     tally = Tally()
     await asyncio.gather(
         *(
             ask_in_turn(channel, islice(requests, N_REQUESTS), tally, patience_s=0.05)
-            for channel, requests in clients(N_CLIENTS, known, url=url, path=path, seed=seed)
+            for channel, requests in clients(N_CLIENTS, known, url=url, socket_path=path, embedder=EMBEDDER, seed=seed)
         )
     )
-    channels, requests = zip(*clients(N_CONNECTIONS, known, url=url, path=path, seed=seed + 1000), strict=True)
+    channels, requests = zip(
+        *clients(N_CONNECTIONS, known, url=url, socket_path=path, embedder=EMBEDDER, seed=seed + 1000), strict=True
+    )
     await ask_at_once(channels, [next(one) for one in requests], tally)
     return tally
 
@@ -108,7 +101,7 @@ def test_whoever_is_refused_is_told_when_to_come_again_and_then_served(tmp_path:
     models = [ServedModel(model=embedder(Script(gate=gate))), ServedModel(model=reranker(Script(gate=gate)))]
     settings = ServerSettings(port=0, socket=path, max_queue_items=max_items)
     with running_server(models, settings) as endpoints:
-        drawn = list(clients(N_CONNECTIONS, known, url=endpoints.url, path=path, seed=7))
+        drawn = list(clients(N_CONNECTIONS, known, url=endpoints.url, socket_path=path, embedder=EMBEDDER, seed=7))
         channels, requests = [channel for channel, _ in drawn], [next(one) for _, one in drawn]
 
         async def run() -> tuple[Tally, Tally]:
