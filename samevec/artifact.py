@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
 
 __all__ = [
+    "DATA_NAME",
     "GRAPH_NAME",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
@@ -47,6 +48,7 @@ __all__ = [
 MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model.onnx"
+DATA_NAME = "model.onnx.data"
 TOKENIZER_NAME = "tokenizer.json"
 REFERENCE_NAME = "reference.safetensors"
 

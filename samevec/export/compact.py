@@ -17,7 +17,8 @@ import onnx
 from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 
-from samevec.export.convert import ALIGNMENT_BYTES, DATA_NAME
+from samevec.artifact import DATA_NAME
+from samevec.export.data_file import ALIGNMENT_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
