@@ -25,6 +25,7 @@
       NotReadyError               not serving (yet, or any more)
       InferenceError              the session could not compute
         SessionLoadError          the graph could not be loaded
+        NativeLibraryError        samevec's own library cannot be loaded
         ProviderUnavailableError  the execution provider asked for is not to be had
         SessionRunError           a run failed
           ItemsFailedError        it failed for some items, for want of memory even alone; names them
@@ -66,6 +67,7 @@ __all__ = [
     "LockError",
     "LockValidationError",
     "LockVersionError",
+    "NativeLibraryError",
     "NonFiniteOutputError",
     "NotReadyError",
     "OverloadedError",
@@ -303,6 +305,17 @@ class InferenceError(SamevecError):
 
 class SessionLoadError(InferenceError):
     """A graph could not be loaded into a session."""
+
+
+class NativeLibraryError(InferenceError):
+    """samevec's own library, which the cpu profile computes with, cannot be loaded."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(
+            f"the native library cannot be used: {problem}; install samevec from a wheel of this platform"
+            " (or build it: pip install . in a checkout), or use --profile portable"
+        )
 
 
 class ProviderUnavailableError(InferenceError):

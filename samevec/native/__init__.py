@@ -1,0 +1,1 @@
+"""The native library: the operators of the cpu profile, built from native/."""
