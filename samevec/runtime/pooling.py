@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["activate", "l2_normalize", "shorten"]
 
-# torch.nn.functional.normalize divides by max(norm, eps) with eps = 1e-12 (torch 2.13, functional.py); same here,
-# although a zero row never leaves: it is refused below.
-_NORM_EPS = np.float32(1e-12)
-
 
 @functools.cache
 def _library() -> NativeLibrary | None:
@@ -32,6 +28,13 @@ def _library() -> NativeLibrary | None:
         return load_library()
     except NativeLibraryError:
         return None
+
+
+def _refuse_unusable(vectors: NDArray[np.float32]) -> None:
+    """Raise with the positions of rows that are zero or not finite, if there are any."""
+    bad = ~np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+    if bad.any():
+        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
 
 
 def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -59,21 +62,8 @@ def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _numpy_unit_norm(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # a norm beyond float32 becomes infinity, refused by name below
-        norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)).astype(np.float32)
-    _refuse(~np.isfinite(norms) | (norms == 0))
-    return cast("NDArray[np.float32]", vectors / np.maximum(norms, _NORM_EPS)[:, None])
-
-
-def _refuse_unusable(vectors: NDArray[np.float32]) -> None:
-    good: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
-    _refuse(~good)
-
-
-def _refuse(bad: NDArray[np.bool_]) -> None:
-    """Raise with the positions of bad rows, if there are any."""
-    if bad.any():
-        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
+    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
+    return cast("NDArray[np.float32]", (vectors / norms).astype(np.float32))
 
 
 def shorten(
