@@ -263,9 +263,12 @@ def build(target: Target, output: Path, *, compiler: Compiler, sources: Path = S
 def _link_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     if target.system == "macos":
         return ("-shared",)
-    # The C++ library goes inside, so that one file runs wherever the C library is new enough.
-    static = ("-static-libstdc++", "-static-libgcc") if compiler.kind == "gcc" else ("-static-libstdc++",)
-    return ("-shared", "-pthread", "-Wl,--no-undefined", *static)
+    flags = ("-shared", "-pthread", "-Wl,--no-undefined", "-s", "-static-libstdc++")
+    if compiler.kind == "zig":
+        return flags
+    # The C++ library goes inside, and its names stay there: torch and onnxruntime bring their own into the process.
+    hidden = (*flags, "-Wl,--exclude-libs,ALL")
+    return (*hidden, "-static-libgcc") if compiler.kind == "gcc" else hidden
 
 
 def _call(command: Sequence[str]) -> None:
