@@ -26,6 +26,7 @@
       InferenceError              the session could not compute
         SessionLoadError          the graph could not be loaded
         ProviderUnavailableError  the execution provider asked for is not to be had
+        NativeLibraryError        the native library is not there or cannot be used here
         SessionRunError           a run failed
           ItemsFailedError        it failed for some items, for want of memory even alone; names them
         NonFiniteOutputError      a run gave NaN, infinity or a zero vector
@@ -66,6 +67,7 @@ __all__ = [
     "LockError",
     "LockValidationError",
     "LockVersionError",
+    "NativeLibraryError",
     "NonFiniteOutputError",
     "NotReadyError",
     "OverloadedError",
@@ -311,6 +313,24 @@ class ProviderUnavailableError(InferenceError):
     def __init__(self, provider: str, reason: str) -> None:
         self.provider = provider
         super().__init__(f"{provider}: {reason}")
+
+
+class NativeLibraryError(InferenceError):
+    """The native library is not there, or cannot be used here.
+
+    Attributes
+    ----------
+    path : Path
+    rebuild : bool
+        Whether building it again would help.
+    """
+
+    def __init__(self, path: Path, problem: str, *, rebuild: bool = True) -> None:
+        self.path = path
+        self.problem = problem
+        self.rebuild = rebuild
+        build = "build it (`python native/build.py` in a checkout, elsewhere reinstall samevec), or " if rebuild else ""
+        super().__init__(f"{path}: {problem}; {build}use --profile portable")
 
 
 class SessionRunError(InferenceError):
