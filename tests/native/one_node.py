@@ -55,9 +55,14 @@ Argument = Any
 
 
 class Node:
-    """A session of one operator; its arguments are those of every run unless a run is given others."""
+    """A session of one operator; its arguments are those of every run unless a run is given others.
 
-    def __init__(self, op: str, *arguments: Argument, threads: int = 1, **attributes: float) -> None:
+    ``flushes`` has ONNX Runtime's threads take denormals for zeros.
+    """
+
+    def __init__(
+        self, op: str, *arguments: Argument, threads: int = 1, flushes: bool = False, **attributes: Any
+    ) -> None:
         self.fed: dict[str, NDArray[Any]] = {}
         names, weights, inputs = [], [], []
         for i, argument in enumerate(arguments):
@@ -85,6 +90,7 @@ class Node:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
+        options.add_session_config_entry("session.set_denormal_as_zero", str(int(flushes)))
         self.session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
@@ -99,7 +105,7 @@ class Node:
         return self.runs(*inputs)[0]
 
 
-def run(op: str, *arguments: Argument, threads: int = 1, **attributes: float) -> NDArray[Any]:
+def run(op: str, *arguments: Argument, threads: int = 1, **attributes: Any) -> NDArray[Any]:
     """The first output of one run."""
     return Node(op, *arguments, threads=threads, **attributes)()
 

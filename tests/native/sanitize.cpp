@@ -5,6 +5,7 @@
 //   sanitize fuzz SEED CASES     prints what was run
 //   sanitize unsupported         expects the library to refuse this processor
 #include <atomic>
+#include <cfenv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -521,6 +522,15 @@ static void fail_new(const Library& library, const Case& c) {
   release(status);
 }
 
+static void round_otherwise(const Library& library, const Case& c) {
+  for (int mode : {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO}) {
+    fesetround(mode);
+    const Outcome outcome = library.run(c, 0, 1);
+    fesetround(FE_TONEAREST);
+    EXPECT(outcome.words == "samevec Offsets: this thread does not round to nearest", "%d: %s", mode, outcome.words.c_str());
+  }
+}
+
 static void call_functions(Fuzzer& fuzzer) {
   for (int64_t n : {1, 31, 32, 33, 100, 385}) {
     const int64_t rows = fuzzer.from(0, 3);
@@ -540,6 +550,7 @@ static int fuzz(unsigned seed, int cases) {
   const Library library;
   Fuzzer fuzzer(seed);
   call_functions(fuzzer);
+  round_otherwise(library, fuzzer.make("Offsets", false));
   std::map<std::string, int> given, refused;
   int failures = 0;
   for (const auto& named : library.operators)

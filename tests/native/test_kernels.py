@@ -640,6 +640,21 @@ def test_a_wrong_input_is_refused_by_name_and_the_next_run_works(
     assert_same(run("Offsets", good), definition.offsets(good))
 
 
+def test_a_thread_that_flushes_denormals_is_refused() -> None:
+    # In a process of its own: ONNX Runtime sets the thread of its first session so, for good.
+    code = "import numpy as np; from one_node import Node; Node('Offsets', np.ones((1, 3), np.int64), flushes=True)()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert "samevec Offsets: this thread flushes denormals to zero" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("op", "arguments", "attributes", "missing"),
     [
@@ -675,8 +690,10 @@ def test_attention_may_have_norms_without_a_rotation() -> None:
     assert_same(found, definition.attention(qkv, ends, how, None, gains))
 
 
-def test_a_layer_norm_may_have_an_empty_name_for_its_bias() -> None:
+def test_an_absent_bias_may_have_an_empty_name() -> None:
     x: Floats = values(np.random.default_rng(24), 5, 32)
+    product = Product(np.random.default_rng(24), "MatMulF32", 32, 9)
+    assert_same(run("MatMulF32", x, product.panels, None, columns=9), definition.matmul(x, product.w))
     assert_same(run("LayerNorm", x, W32, None, **NORM), definition.layer_norm(x, W32, None, EPSILON))
 
 
