@@ -263,7 +263,7 @@ def _library_options(profile: Profile) -> dict[str, object]:
         library = load_library()
     except NativeLibraryError:
         return {"native_library": "not to be had here"}
-    return {"arithmetic": library.arithmetic, "native_library": library.digest}
+    return {"arithmetic": library.arithmetic, "native_library": f"sha256:{library.digest}"}
 
 
 def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +23,6 @@ from samevec.parity.receipt import GateState
 from samevec.runtime.providers import NvidiaDriver, ProviderFacts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from samevec.choice import Purpose
 
 ENTRIES = load_lock("toy").models
@@ -97,17 +96,17 @@ def test_without_the_native_library_cpu_is_refused_and_auto_takes_portable(
     tmp_path: Path, gates: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
-        raise NativeLibraryError("it is not beside the package")
+        raise NativeLibraryError(Path("libsamevec.so"), "there is no such file")
 
     monkeypatch.setattr(library, "load_library", missing)
-    with pytest.raises(NativeLibraryError, match=r"it is not beside the package.*--profile portable") as caught:
+    with pytest.raises(NativeLibraryError, match=r"there is no such file; build it .*--profile portable") as caught:
         resolve("cpu", tmp_path, CPU_ONLY)
     assert exit_code(caught.value) == 3
     fill(gates, "cpu", "passed")
     fill(gates, "portable", "passed")
     name, said = resolve("auto", tmp_path, CPU_ONLY)
     assert name == "portable"
-    assert "it is not beside the package" in said[0]
+    assert "there is no such file" in said[0]
 
 
 def test_auto_serves_the_best_with_passed_receipts_and_says_so(

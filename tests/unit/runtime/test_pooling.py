@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +52,7 @@ def test_norms_are_one() -> None:
 
 def test_numpy_stands_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> NativeLibrary:
-        raise NativeLibraryError("it is not here")
+        raise NativeLibraryError(Path("libsamevec.so"), "there is no such file")
 
     logits = vectors(200, 1, seed=5) * np.float32(20)
     ours, scores = l2_normalize(vectors()), activate(logits, "sigmoid")
