@@ -74,7 +74,7 @@ def _plain(name: str, grouping: str) -> System:
 
 _ALL = (
     System(name="samevec/cpu", script="samevec_peer", options={"profile": "cpu"}),
-    System(name="samevec/cpu-compact", script="samevec_peer", options={"profile": "cpu-compact"}),
+    System(name="samevec/portable", script="samevec_peer", options={"profile": "portable"}),
     _torch("torch-b32", batch_size=32),
     _torch("torch-best", batch_size=32, tuned=True),
     System(

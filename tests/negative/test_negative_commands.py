@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import negative_graphs as graphs
 import pytest
-from negative_tools import EMBEDDER, LOCK, edited_graph, quantised, without_end_rule
+from negative_tools import EMBEDDER, LOCK, edited_graph, without_end_rule
 
 from samevec.artifact import GRAPH_NAME, MANIFEST_NAME, Artifact, FileDigest, find_artifact
 from samevec.cli import main
@@ -23,17 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import onnx
+
 pytestmark = pytest.mark.model
 
 
-def last_column(artifact: Artifact, folder: Path) -> None:
-    """Pooling at the last column."""
-    replace_graph(artifact, edited_graph(artifact.graph_path, graphs.pool_last_column, folder))
+def first_token(artifact: Artifact, folder: Path) -> None:
+    """Pooling at the first token."""
+    replace_operator(artifact, folder, "LastToken", "FirstToken")
 
 
-def int8(artifact: Artifact, folder: Path) -> None:
-    """Int8 products."""
-    replace_graph(artifact, quantised(artifact.graph_path, folder))
+def another_gate(artifact: Artifact, folder: Path) -> None:
+    """Another activation in every layer."""
+    replace_operator(artifact, folder, "SwiGlu", "GeGlu")
+
+
+def replace_operator(artifact: Artifact, folder: Path, right: str, wrong: str) -> None:
+    def edit(model: onnx.ModelProto) -> None:
+        for node in model.graph.node:
+            if node.op_type == right:
+                node.op_type = wrong
+
+    replace_graph(artifact, edited_graph(artifact.graph_path, edit, folder))
 
 
 def no_end_rule(artifact: Artifact, folder: Path) -> None:
@@ -98,7 +108,7 @@ def home(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.mark.parametrize(
     ("spoil", "flags", "cell"),
-    [(last_column, (), "raw/alone"), (int8, ("--quick",), "raw/alone"), (no_end_rule, (), "ids/together")],
+    [(first_token, (), "raw/alone"), (another_gate, ("--quick",), "raw/alone"), (no_end_rule, (), "ids/together")],
 )
 def test_a_spoilt_artifact_is_never_served(
     spoil: Callable[[Artifact, Path], None],

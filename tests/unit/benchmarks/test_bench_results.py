@@ -155,7 +155,7 @@ def test_every_system_runs_every_workload_but_the_extra_ones() -> None:
     chosen = _chosen(_parse([]))
     per_workload = {name: [s.name for w, s in chosen if w.name == name] for name in WORKLOADS}
     assert per_workload["mixed64"] == list(SYSTEMS)
-    assert per_workload["pair4096"] == ["samevec/cpu", "samevec/cpu-compact"]
+    assert per_workload["pair4096"] == ["samevec/cpu", "samevec/portable"]
 
 
 def test_quick_runs_no_peer() -> None:
@@ -164,7 +164,7 @@ def test_quick_runs_no_peer() -> None:
 
 def test_filters_take_names_and_prefixes() -> None:
     chosen = _chosen(_parse(["--systems", "samevec/*,fastembed/custom", "--workloads", "pair4096"]))
-    names = ["samevec/cpu", "samevec/cpu-compact", "fastembed/custom"]
+    names = ["samevec/cpu", "samevec/portable", "fastembed/custom"]
     assert [(w.name, s.name) for w, s in chosen] == [("pair4096", name) for name in names]
     with pytest.raises(SystemExit):
         _parse(["--systems", "nonesuch"])
