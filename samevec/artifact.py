@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,13 @@ from samevec.digest import canonical_json, sha256_file
 from samevec.errors import ArtifactCorruptError, ArtifactMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from samevec.lock import LockedModel
 
 __all__ = [
+    "DATA_NAME",
     "GRAPH_NAME",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
@@ -38,6 +40,7 @@ __all__ = [
     "Manifest",
     "TokenizerInfo",
     "artifact_directory_name",
+    "file_marks",
     "find_artifact",
     "list_artifacts",
     "read_artifact",
@@ -47,6 +50,7 @@ __all__ = [
 MANIFEST_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model.onnx"
+DATA_NAME = "model.onnx.data"
 TOKENIZER_NAME = "tokenizer.json"
 REFERENCE_NAME = "reference.safetensors"
 
@@ -66,7 +70,7 @@ class GraphInfo:
     Attributes
     ----------
     form : str
-        ``"plain"`` or ``"fused"``.
+        ``"native"``, ``"plain"`` or ``"cuda"``.
     opset : int
         Of the default ONNX domain.
     inputs, outputs : mapping of str to str
@@ -75,8 +79,6 @@ class GraphInfo:
         The longest row the graph can take.
     width : int
         Components of a raw output row.
-    max_threads : int or None
-        Most threads of a run with which a row's bits do not depend on its neighbours; None for no limit.
     """
 
     form: str
@@ -85,7 +87,6 @@ class GraphInfo:
     outputs: Mapping[str, str]
     max_tokens: int
     width: int
-    max_threads: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,7 +244,7 @@ def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Com
     raise ArtifactMissingError(entry.name, profile, reason=reason, fix=fix)
 
 
-def verify_artifact(artifact: Artifact, *, fix: str | None = None, skip: Collection[str] = ()) -> None:
+def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:
     """Recompute every digest of an artifact.
 
     Always reads every byte: a change that keeps size and time stamp is noticed too.
@@ -253,20 +254,32 @@ def verify_artifact(artifact: Artifact, *, fix: str | None = None, skip: Collect
     artifact : Artifact
     fix : str, optional
         The command that makes it anew, for the message.
-    skip : collection of str
-        Files that will not be read and are known to be untouched.
 
     Raises
     ------
     ArtifactCorruptError
         Names the first file that is missing or changed, in name order.
     """
-    names = sorted(set(artifact.manifest.files) - set(skip))
+    names = sorted(artifact.manifest.files)
     # hashlib releases the interpreter lock: files are hashed side by side.
     with ThreadPoolExecutor(max_workers=4) as pool:
         for name, problem in zip(names, pool.map(lambda name: _file_problem(artifact, name), names), strict=True):
             if problem is not None:
                 raise ArtifactCorruptError(artifact.path / name, problem, fix=fix)
+
+
+def file_marks(directory: Path) -> dict[str, list[int]]:
+    """Return size, inode, and times of content and of status change (ns) of a graph's files.
+
+    The status change time moves with every write and cannot be set back by a program, so equal marks mean the same
+    bytes.
+    """
+    marks = {}
+    for path in (directory / GRAPH_NAME, directory / DATA_NAME):
+        with suppress(OSError):
+            status = path.stat()
+            marks[path.name] = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
+    return marks
 
 
 def _file_problem(artifact: Artifact, name: str) -> str | None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError, NotReadyError, ProviderUnavailableError
 from samevec.load import state_of
-from samevec.runtime.profiles import PROFILES, get_profile
+from samevec.runtime.profiles import PROFILES, PROFILES_GONE, get_profile
 from samevec.runtime.providers import (
     AUTO_ORDER,
     ProfileState,
     choose_profile,
-    provider_problem,
+    profile_problem,
     read_facts,
     require_provider,
 )
@@ -66,16 +66,18 @@ def resolve_profile(
 
     Raises
     ------
-    ProviderUnavailableError
-        There is no such profile, or its provider is not to be had here; with the reason.
+    ConfigError
+        There is no such profile any more.
+    ProviderUnavailableError, NativeLibraryError
+        There is no such profile, or what it computes with is not to be had here; with the reason.
     NotReadyError
         No profile will do; with the reason for each.
     """
     if requested != AUTO:
-        if requested not in PROFILES:
+        if requested not in PROFILES and requested not in PROFILES_GONE:
             known = ", ".join((AUTO, *sorted(PROFILES)))
             raise ProviderUnavailableError(requested, f"there is no such profile; choose one of: {known}")
-        require_provider(PROFILES[requested], facts)
+        require_provider(get_profile(requested), facts)
         return requested
     facts = read_facts() if facts is None else facts
     states = [_profile_state(name, entries, home, facts) for name in AUTO_ORDER]
@@ -87,7 +89,7 @@ def resolve_profile(
 
 
 def _profile_state(name: str, entries: Sequence[LockedModel], home: Path, facts: ProviderFacts) -> ProfileState:
-    problem = provider_problem(get_profile(name).provider, facts)
+    problem = profile_problem(get_profile(name), facts)
     gates = {} if problem else {entry.name: _gate(name, entry, home) for entry in entries}
     return ProfileState(profile=name, problem=problem, gates=gates)
 

@@ -77,8 +77,8 @@ def _model_option(function: _F) -> _F:
 
 
 def _profile_option(function: _F) -> _F:
-    kind = click.Choice(sorted(PROFILES))
-    return option("--profile", type=kind, default="cpu", help="How to run the model.")(function)
+    metavar = "|".join(sorted(PROFILES))
+    return option("--profile", metavar=metavar, default="cpu", help="How to run the model.")(function)
 
 
 def _running_profile_option(function: _F) -> _F:
@@ -192,9 +192,7 @@ class _Request:
         verdicts = []
         for entry in entries:
             self._export(entry, lock, profile, progress)
-            candidate = open_candidate(
-                entry, profile=profile, home=self.home_path, commands=self.commands, progress=progress
-            )
+            candidate = open_candidate(entry, profile=profile, home=self.home_path, commands=self.commands)
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
             (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
         if self.as_json:

@@ -85,7 +85,7 @@ def _export_and_prove(
     entry: LockedModel, lock: Lock, home: Path, progress: Progress, show_verdict: Callable[[Verdict], None]
 ) -> bool:
     export_model(entry, lock, profile="cpu", home=home, progress=progress)
-    candidate = open_candidate(entry, profile="cpu", home=home, progress=progress)
+    candidate = open_candidate(entry, profile="cpu", home=home)
     verdict = prove(candidate, tolerance=lock.tolerance, progress=progress)
     show_verdict(verdict)
     return verdict.passed

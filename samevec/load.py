@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samevec._version import __version__
-from samevec.artifact import Artifact, find_artifact, verify_artifact
+from samevec.artifact import Artifact, file_marks, find_artifact, verify_artifact
 from samevec.commands import Commands
-from samevec.errors import ArtifactCorruptError, ConfigError, SessionLoadError
+from samevec.digest import digest_json
+from samevec.errors import ConfigError, NativeLibraryError, SessionLoadError
 from samevec.lock import load_lock
 from samevec.machine import allowed_cpus, give_back_memory
+from samevec.native.library import load_library
 from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
 from samevec.parity.retrieval import builtin_fixture
-from samevec.progress import SilentProgress
 from samevec.runtime.bulk import BulkSession, choose_workers
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.fallback import FallbackSession
 from samevec.runtime.open import open_model
 from samevec.runtime.plan import TOTAL_BUDGET_TOKENS, worker_budget_tokens
-from samevec.runtime.prepack import PackedGraph, file_marks, find_packed, make_packed, open_checked, packed_key
 from samevec.runtime.profiles import get_profile
 from samevec.runtime.providers import device_name, require_provider
 from samevec.runtime.reranker import Reranker
@@ -35,11 +35,8 @@ from samevec.runtime.static_session import open_session
 from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from samevec.lock import LockedModel, Tolerance
     from samevec.parity.reference_file import Reference
-    from samevec.progress import Progress
     from samevec.runtime.profiles import Profile
     from samevec.runtime.session import Session
 
@@ -48,10 +45,8 @@ __all__ = [
     "binding_of",
     "load_embedder",
     "load_reranker",
-    "machine_directories",
     "open_candidate",
     "open_proved",
-    "packed_of",
     "receipt_directories",
     "reference_of",
     "require_open_gate",
@@ -96,8 +91,6 @@ def open_candidate(
     token_budget: int | None = None,
     n_threads: int | None = None,
     workers: int | None = None,
-    prepare: bool = True,
-    progress: Progress | None = None,
 ) -> Candidate:
     """Verify an artifact's files and load it; asks no gate.
 
@@ -114,10 +107,6 @@ def open_candidate(
         Threads of one run; the machine's allowance when not given.
     workers : int, optional
         Bulk microbatches that may run side by side, 0 to choose; ``$SAMEVEC_WORKERS``, else 0.
-    prepare : bool
-        Make what this machine needs beside the artifact (the packed weights) where it is missing or damaged; False
-        refuses instead.
-    progress : Progress, optional
 
     Raises
     ------
@@ -126,14 +115,13 @@ def open_candidate(
 
     Notes
     -----
-    Every file that is loaded is hashed, and so is every other one unless nothing has written to it since. Of packed
-    weights, the copies that ONNX Runtime compares with hashed ones are not hashed themselves; all of that happens while
-    they are loaded, and no model is given out before it has ended well.
+    Every file of the artifact is hashed before any of them is loaded.
     """
     settings = get_profile(profile)
     commands = commands or Commands(home=home)
+    require_provider(settings)
     artifact = find_artifact(home, entry, profile, commands=commands)
-    n_threads = _allowed_threads(artifact, settings, n_threads or allowed_cpus())
+    n_threads = n_threads or allowed_cpus()
     opening = _Opening(
         entry=entry,
         artifact=artifact,
@@ -143,21 +131,14 @@ def open_candidate(
         token_budget=default_token_budget() if token_budget is None else token_budget,
         home=home,
     )
-    model = _open_verified(
-        artifact,
-        settings,
-        home,
-        opening.open_on,
-        fix=commands.export(entry.name, profile, source=entry.source),
-        prepare_fix=None if prepare else commands.parity(entry.name, profile),
-        progress=progress or SilentProgress(),
-    )
+    verify_artifact(artifact, fix=commands.export(entry.name, profile, source=entry.source))
+    model = opening.open()
     return Candidate(model=model, entry=entry, artifact=artifact, profile=settings, home=home, commands=commands)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Opening:
-    """How an artifact is opened here, whichever of its graph files that is."""
+    """How a verified artifact is opened here."""
 
     entry: LockedModel
     artifact: Artifact
@@ -167,15 +148,13 @@ class _Opening:
     token_budget: int | None
     home: Path
 
-    def open_on(self, graph_path: Path) -> Embedder | Reranker:
-        """Load the artifact's own graph, or the one packed from it."""
-        profile, manifest = self.profile, self.artifact.manifest
+    def open(self) -> Embedder | Reranker:
+        profile, manifest, graph_path = self.profile, self.artifact.manifest, self.artifact.graph_path
         session = open_session(
             graph_path,
             profile,
             max_tokens=self.entry.max_tokens,
             n_threads=self.n_threads,
-            optimized=profile.packed,
             cache=_program_cache(self.artifact, profile, self.home),
         )
         return open_model(
@@ -208,12 +187,6 @@ def _workers(profile: Profile, workers: int | None, n_threads: int) -> int:
     return choose_workers(default_workers() if workers is None else workers, n_threads)
 
 
-def _allowed_threads(artifact: Artifact, profile: Profile, n_threads: int) -> int:
-    """Return the threads of a run: with weights that are not packed, no more than keep a row's bits."""
-    most = None if profile.packed else artifact.manifest.graph.max_threads
-    return min(n_threads, most or n_threads)
-
-
 def _bulk_session(graph_path: Path, profile: Profile, n_workers: int, n_threads: int) -> BulkSession | None:
     """Return the session for bulk microbatches, on the same verified files; None where one runs at a time."""
     if n_workers < 2:
@@ -223,74 +196,31 @@ def _bulk_session(graph_path: Path, profile: Profile, n_workers: int, n_threads:
     def open_session() -> OnnxSession:
         if file_marks(graph_path.parent) != verified:
             raise SessionLoadError(f"{graph_path}: has changed since it was verified; restart, so that it is verified")
-        threads = max(1, n_threads // n_workers)
-        return OnnxSession(graph_path, profile, n_threads=threads, optimized=profile.packed)
+        return OnnxSession(graph_path, profile, n_threads=max(1, n_threads // n_workers))
 
     return BulkSession(n_workers, open_session)
-
-
-def _open_verified(
-    artifact: Artifact,
-    profile: Profile,
-    home: Path,
-    open_on: Callable[[Path], Embedder | Reranker],
-    *,
-    fix: str,
-    prepare_fix: str | None,
-    progress: Progress,
-) -> Embedder | Reranker:
-    """Open the graph that is loaded here; given out only when every file of it was verified just now."""
-    packed = packed_of(artifact, profile, home)
-    marks = None if packed is None else packed.source
-    untouched = marks if marks and marks == file_marks(artifact.path) else {}
-    verify_artifact(artifact, fix=fix, skip=untouched)
-    if not profile.packed:
-        return open_on(artifact.graph_path)
-    path, problem = artifact.path / "machine", "the packed weights are missing"
-    if packed is not None:
-        try:
-            return open_checked(packed, open_on)
-        except ArtifactCorruptError as error:
-            path, problem = error.path, error.problem
-    if prepare_fix is not None:
-        raise ArtifactCorruptError(path, problem, fix=prepare_fix)
-    directories, key = machine_directories(artifact, home), _packed_key(artifact, profile)
-    return open_on(make_packed(artifact.graph_path, directories, key, profile, progress=progress).graph_path)
-
-
-def machine_directories(artifact: Artifact, home: Path) -> list[Path]:
-    """Return where files made for one machine are kept: in the artifact, or under the home where that is read-only."""
-    return [artifact.path / "machine", home / "machine" / artifact.path.name]
 
 
 def _program_cache(artifact: Artifact, profile: Profile, home: Path) -> Path | None:
     """Return where programs compiled for fixed shapes are kept; None where there are none or nothing can be written."""
     if not profile.static_shapes:
         return None
-    for directory in machine_directories(artifact, home):
-        folder = directory / profile.name / _packed_key(artifact, profile)
+    record = {
+        "artifact": artifact.digest,
+        "options": profile.session_options(),
+        "onnxruntime": onnxruntime_version(),
+        "device": device_name(profile.provider),
+    }
+    key = digest_json(record).removeprefix("sha256:")[:16]
+    # In the artifact, or under the home where that is read-only.
+    for directory in (artifact.path / "machine", home / "machine" / artifact.path.name):
+        folder = directory / profile.name / key
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         return folder
     return None
-
-
-def _packed_key(artifact: Artifact, profile: Profile) -> str:
-    return packed_key(
-        artifact_digest=artifact.digest,
-        profile=profile,
-        onnxruntime_version=onnxruntime_version(),
-        device=device_name(profile.provider),
-    )
-
-
-def packed_of(artifact: Artifact, profile: Profile, home: Path) -> PackedGraph | None:
-    """Return the graph packed for this machine, not yet verified; None where there is none or none is used."""
-    if not profile.packed:
-        return None
-    return find_packed(machine_directories(artifact, home), _packed_key(artifact, profile))
 
 
 def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Path) -> Binding:
@@ -305,15 +235,10 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
 
     Notes
     -----
-    Nothing needs to be loaded: a session with another provider than the profile's is refused when it is opened.
+    No session needs to be loaded: one with another provider than the profile's is refused when it is opened.
 
-    The number of threads is not bound: a text's bits do not depend on it (FINDINGS, "Bits"), and it changes with every
-    container quota.
+    The number of threads is not bound: a text's bits do not depend on it, and it changes with every container quota.
     """
-    options = profile.session_options()
-    if profile.packed:
-        packed = packed_of(artifact, profile, home)
-        options["packed_digest"] = "not packed on this machine" if packed is None else packed.digest
     return Binding(
         model=entry.name,
         profile=profile.name,
@@ -323,11 +248,22 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
         fixture_digest=builtin_fixture().digest,
         provider=profile.provider,
         provider_options=dict(profile.provider_options),
-        session_options=options,
+        session_options=profile.session_options() | _library_options(profile),
         onnxruntime_version=onnxruntime_version(),
         device=device_name(profile.provider),
         samevec_version=__version__,
     )
+
+
+def _library_options(profile: Profile) -> dict[str, object]:
+    """Return what a receipt says of the native library, where it computes."""
+    if not profile.is_native:
+        return {}
+    try:
+        library = load_library()
+    except NativeLibraryError:
+        return {"native_library": "not to be had here"}
+    return {"arithmetic": library.arithmetic, "native_library": f"sha256:{library.digest}"}
 
 
 def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:
@@ -378,7 +314,6 @@ def open_proved(
         token_budget=token_budget,
         n_threads=n_threads,
         workers=workers,
-        prepare=False,
     )
     fix = commands.parity(entry.name, profile)
     require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)

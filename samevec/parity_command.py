@@ -117,7 +117,7 @@ def _prove_one(
     now: Callable[[], datetime],
 ) -> dict[str, Any]:
     """Run the gate for one model; give its verdict's record with what the verdict is bound to."""
-    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands, progress=progress)
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
     stored = reference_of(candidate)
     tolerance = plan.lock.tolerance
     live = None

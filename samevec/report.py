@@ -75,6 +75,7 @@ def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -
     list of ModelReport
         In the lock's order. File digests are recomputed when a model is loaded, not here.
     """
+    get_profile(profile)  # an unknown one is refused before anything is read
     return [_report(entry, profile, home, commands) for entry in lock.models]
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 
-__all__ = ["causal_grouped_attention", "multi_head_attention", "reshape", "rotary_embedding"]
+__all__ = ["multi_head_attention", "reshape", "rotary_embedding"]
 
 
 def _absent(graph: Any) -> Any:
@@ -62,119 +62,6 @@ def reshape(states: torch.Tensor, shape: torch.Tensor | tuple[int, ...]) -> torc
     if isinstance(shape, tuple):
         shape = torch.tensor(shape, dtype=torch.int64)
     return cast("torch.Tensor", _Reshape.apply(states, shape))  # type: ignore[no-untyped-call]
-
-
-class _GroupQueryAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(  # noqa: PLR0917 - torch passes them so
-        ctx: Any,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        last_positions: torch.Tensor,
-        n_tokens: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        n_heads: int,
-        n_key_heads: int,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        rows, tokens, width = key.shape
-        present = key.reshape(rows, tokens, n_key_heads, width // n_key_heads).transpose(1, 2)
-        return query.clone(), present.clone(), present.clone()
-
-    @staticmethod
-    def symbolic(  # noqa: PLR0917 - torch passes them so
-        graph: Any,
-        query: Any,
-        key: Any,
-        value: Any,
-        last_positions: Any,
-        n_tokens: Any,
-        cos: Any,
-        sin: Any,
-        n_heads: int,
-        n_key_heads: int,
-    ) -> Any:
-        past = _absent(graph)
-        outputs = graph.op(
-            "com.microsoft::GroupQueryAttention",
-            *(query, key, value, past, past, last_positions, n_tokens, cos, sin),
-            num_heads_i=n_heads,
-            kv_num_heads_i=n_key_heads,
-            do_rotary_i=1,
-            outputs=3,
-        )
-        for output, n_axes in zip(outputs, (3, 4, 4), strict=True):
-            _set_float(output, query, n_axes)
-        return tuple(outputs)
-
-
-def causal_grouped_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    last_positions: torch.Tensor,
-    n_tokens: torch.Tensor,
-    rotary: tuple[torch.Tensor, torch.Tensor],
-    n_heads: int,
-    n_key_heads: int,
-) -> torch.Tensor:
-    """Attend causally, rotary positions applied inside, key heads shared by groups of query heads.
-
-    Parameters
-    ----------
-    query : Tensor, shape (rows, tokens, n_heads * head_dim)
-    key, value : Tensor, shape (rows, tokens, n_key_heads * head_dim)
-    last_positions : Tensor of int32, shape (rows,)
-        Last position of each row: tokens - 1 for all. Causal attention with right padding needs no mask.
-    n_tokens : Tensor of int32, scalar
-    rotary : (Tensor, Tensor)
-        Cosine and sine tables.
-    n_heads, n_key_heads : int
-
-    Returns
-    -------
-    Tensor, shape (rows, tokens, n_heads * head_dim)
-
-    Notes
-    -----
-    The operator's second and third outputs (keys and values for a later step) would live to the end of the run if they
-    were unused, 230 KB a token; leaving them out makes the operator build a tokens x tokens matrix. So only their shape
-    is used: ONNX Runtime then frees them at once and computes nothing for it (FINDINGS, "Embedder graph").
-    """
-    out, present_key, present_value = cast(
-        "tuple[torch.Tensor, torch.Tensor, torch.Tensor]",
-        _apply(
-            _GroupQueryAttention,
-            query,
-            key,
-            value,
-            last_positions,
-            n_tokens,
-            rotary[0],
-            rotary[1],
-            n_heads,
-            n_key_heads,
-        ),
-    )
-    sizes = torch.cat([_size(present_value, 0), _size(present_key, 2), torch.tensor([-1])])
-    return reshape(out, sizes)
-
-
-class _Size(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, axis: int) -> torch.Tensor:
-        return torch.tensor([states.shape[axis]])
-
-    @staticmethod
-    def symbolic(graph: Any, states: Any, axis: int) -> Any:
-        return graph.op("Shape", states, start_i=axis, end_i=axis + 1)
-
-
-def _size(states: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return the size of one axis as a tensor of one element, by one node."""
-    return cast("torch.Tensor", _Size.apply(states, axis))  # type: ignore[no-untyped-call]
 
 
 class _MultiHeadAttention(torch.autograd.Function):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import onnx
-from onnx.external_data_helper import set_external_data
 from optimum.exporters.onnx import onnx_export_from_model
 
-from samevec.artifact import GRAPH_NAME
+from samevec.artifact import DATA_NAME, GRAPH_NAME
 from samevec.errors import ExportError
 from samevec.export.architectures import get_architecture
+from samevec.export.data_file import EXTERNAL_FROM_BYTES, OPSET, append_external
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
 
-__all__ = ["ALIGNMENT_BYTES", "DATA_NAME", "OPSET", "convert"]
-
-#: optimum's default, and what every architecture here was measured with.
-OPSET = 18
-DATA_NAME = "model.onnx.data"
-# Smaller tensors (shapes, scalars, norms of a few hundred components) stay in the graph, where ONNX Runtime folds them.
-_EXTERNAL_FROM_BYTES = 1024
-#: Weights start at page boundaries, so that a mapping of the file can be used as it is.
-ALIGNMENT_BYTES = 4096
+__all__ = ["convert"]
 
 
 def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> Path:
@@ -41,7 +33,7 @@ def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> P
         In fp32, evaluating; left as it was.
     entry : LockedModel
     form : str
-        ``"plain"``, ``"fused"`` or ``"cuda"``.
+        ``"plain"`` or ``"cuda"``.
     directory : Path
         Gets ``model.onnx`` and ``model.onnx.data``.
 
@@ -124,12 +116,8 @@ def _point_to_data(tensor: onnx.TensorProto, file: BinaryIO) -> None:
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = DATA_NAME
-    if len(tensor.raw_data) < _EXTERNAL_FROM_BYTES:
-        return
-    file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
-    set_external_data(tensor, DATA_NAME, offset=file.tell(), length=len(tensor.raw_data))
-    file.write(tensor.raw_data)
-    tensor.ClearField("raw_data")
+    if len(tensor.raw_data) >= EXTERNAL_FROM_BYTES:
+        append_external(tensor, tensor.raw_data, file)
 
 
 def _constants_to_initializers(model: onnx.ModelProto) -> None:
@@ -137,7 +125,7 @@ def _constants_to_initializers(model: onnx.ModelProto) -> None:
     kept = []
     for node in model.graph.node:
         value = node.attribute[0].t if node.op_type == "Constant" and node.attribute[0].name == "value" else None
-        if value is None or not (value.external_data or len(value.raw_data) >= _EXTERNAL_FROM_BYTES):
+        if value is None or not (value.external_data or len(value.raw_data) >= EXTERNAL_FROM_BYTES):
             kept.append(node)
             continue
         value.name = node.output[0]

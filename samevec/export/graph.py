@@ -28,9 +28,6 @@ __all__ = ["SWEEP_ROWS", "SWEEP_TOKENS", "contract_problems", "describe_graph", 
 SWEEP_ROWS = (1, 2, 3, 7, 33)
 SWEEP_TOKENS = (1, 2, 8, 17, 127, 129, 300)
 
-# Block, narrow part and inner step of ONNX Runtime's unpacked float32 product, see unpacked_thread_limit.
-_GEMM_BLOCK_COLUMNS, _GEMM_NARROW_COLUMNS, _GEMM_STEP = 16, 64, 128
-
 _OUTPUT_NAMES = {"embed": "embedding", "rerank": "logits"}
 _DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.FLOAT: "float32"}
 
@@ -41,8 +38,8 @@ def _describe(value: onnx.ValueInfoProto) -> str:
     return f"{_DTYPES.get(tensor.elem_type, str(tensor.elem_type))}[{','.join(axes)}]"
 
 
-def describe_graph(path: Path, entry: LockedModel, *, form: str, width: int, packed: bool = True) -> GraphInfo:
-    """Return what the manifest says of a graph; `packed` says whether its weights will be packed where it is served."""
+def describe_graph(path: Path, entry: LockedModel, *, form: str, width: int) -> GraphInfo:
+    """Return what the manifest says of a graph."""
     model = onnx.load(str(path), load_external_data=False)
     opset = next(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
     return GraphInfo(
@@ -52,53 +49,7 @@ def describe_graph(path: Path, entry: LockedModel, *, form: str, width: int, pac
         outputs={value.name: _describe(value) for value in model.graph.output},
         max_tokens=entry.max_tokens,
         width=width,
-        max_threads=None if packed else unpacked_thread_limit(model),
     )
-
-
-def unpacked_thread_limit(model: onnx.ModelProto) -> int | None:
-    """Return with how many threads unpacked products still give a row the same bits in any company.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        Its external data is not needed.
-
-    Returns
-    -------
-    int or None
-        At least 1; None when nothing limits it.
-
-    References
-    ----------
-    onnxruntime 1.32 ``core/mlas/lib/sgemm.cpp``: a product with fewer rows than columns is cut by columns, in blocks of
-    16, among the threads; a part of 64 columns or fewer takes longer steps along the inner axis, so it sums in another
-    order than the product of many rows, which is cut by rows. Packed weights fix that step once. Weights with an inner
-    axis of 128 or less have one step, and 16 columns or fewer are never cut.
-    """
-    products = _product_weights(model.graph)
-    columns = [
-        tensor.dims[1]
-        for tensor in model.graph.initializer
-        if len(tensor.dims) == 2
-        and tensor.dims[0] > _GEMM_STEP
-        and tensor.dims[1] > _GEMM_BLOCK_COLUMNS
-        and tensor.name in products
-    ]
-    smallest_part = _GEMM_NARROW_COLUMNS // _GEMM_BLOCK_COLUMNS + 1
-    return max(1, min(columns) // _GEMM_BLOCK_COLUMNS // smallest_part) if columns else None
-
-
-def _product_weights(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that matrix products read, also through a cast and inside branches."""
-    names: set[str] = set()
-    for node in graph.node:
-        if node.op_type in {"MatMul", "Gemm", "Cast"}:
-            names.update(node.input)
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                names |= _product_weights(attribute.g)
-    return names
 
 
 def contract_problems(path: Path, entry: LockedModel, *, width: int, form: str) -> list[str]:
@@ -112,7 +63,7 @@ def contract_problems(path: Path, entry: LockedModel, *, width: int, form: str) 
     width : int
         Components of an output row.
     form : str
-        ``"compact"`` may store weights as bfloat16; it computes in float32 all the same.
+        ``"native"`` may store weights as bfloat16; it computes in float32 all the same.
 
     Returns
     -------
@@ -132,7 +83,7 @@ def contract_problems(path: Path, entry: LockedModel, *, width: int, form: str) 
     else:
         problems += _output_problems(outputs[0], width)
     foreign = {onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16}
-    if form != "compact":
+    if form != "native":
         foreign.add(onnx.TensorProto.BFLOAT16)
     problems += [
         f"weight {tensor.name} is stored as type {tensor.data_type}, float32 is expected"

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from samevec._version import __version__
 from samevec.artifact import (
@@ -38,6 +38,7 @@ from samevec.parity.torch_baseline import measure_torch_baseline
 from samevec.progress import Progress, SilentProgress
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
+from samevec.runtime.providers import require_provider
 from samevec.runtime.static_session import open_session
 from samevec.unfinished import put_in_place, unfinished_directory
 
@@ -138,6 +139,8 @@ def export_model(
 
     Raises
     ------
+    NativeLibraryError, ProviderUnavailableError
+        What checks the graph is not to be had here.
     SourceError
         The pinned files cannot be had or are not what is pinned.
     ExportError
@@ -145,6 +148,7 @@ def export_model(
     """
     progress = progress or SilentProgress()
     settings = get_profile(profile)
+    require_provider(settings)
     _require_toolchain(lock)
     snapshot = locate_snapshot(entry, home=home, source_dir=source_dir, progress=progress)
     verify_snapshot(snapshot, entry, progress)
@@ -223,17 +227,10 @@ class _Export:
         )
 
     def _export_graph(self, reference: ReferenceModel) -> GraphInfo:
-        from samevec.export.compact import compact  # noqa: PLC0415  the same
-        from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
         from samevec.export.graph import contract_problems, describe_graph, sweep_problems  # noqa: PLC0415
 
         entry, form, width = self.entry, self.profile.graph_form, self.entry.dimensions or 1
-        with self.progress.step(f"export {entry.name} with optimum ({form})"):
-            traced = "fused" if form == "compact" else form
-            graph_path = convert(reference.module, entry, form=traced, directory=self.directory)
-        if form == "compact":
-            with self.progress.step("store weights as the checkpoint does"):
-                compact(graph_path)
+        graph_path = self._write_graph(reference.module)
         problems = contract_problems(graph_path, entry, width=width, form=form)
         if not problems:
             with self.progress.step(f"load {entry.name} in ONNX Runtime"):
@@ -248,7 +245,19 @@ class _Export:
             )
         if problems:
             raise GraphContractError(entry.name, problems)
-        return describe_graph(graph_path, entry, form=form, width=width, packed=self.profile.packed)
+        return describe_graph(graph_path, entry, form=form, width=width)
+
+    def _write_graph(self, module: Any) -> Path:
+        form = self.profile.graph_form
+        if self.profile.is_native:
+            from samevec.export.native import write_native_graph  # noqa: PLC0415  loads torch
+
+            path, _ = write_native_graph(self.snapshot, module.config, self.entry, self.directory, self.progress)
+            return path
+        from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
+
+        with self.progress.step(f"export {self.entry.name} with optimum ({form})"):
+            return convert(module, self.entry, form=form, directory=self.directory)
 
 
 def _pad_token_id(snapshot: Path) -> int:

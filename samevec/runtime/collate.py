@@ -73,8 +73,7 @@ def collate(rows: Sequence[TokenRow], *, pad_token_id: int, pad_to_multiple: int
     pad_token_id : int
         Id written into padding; masked, so it has no influence.
     pad_to_multiple : int
-        The length is rounded up to a multiple of this. On the CPU provider 4 keeps a row's bits independent of its
-        neighbours (FINDINGS, "Bits"): runs of one token and of odd lengths take other kernels.
+        The length is rounded up to a multiple of this.
 
     Returns
     -------

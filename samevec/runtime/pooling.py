@@ -1,21 +1,40 @@
-"""What happens to raw rows: prefix, normalisation, activation. Pure."""
+"""What happens to raw rows: prefix, normalisation, activation. Pure.
+
+The native library computes unit norms and sigmoids, with the same bits on every processor; where it cannot be loaded
+(a machine of the ``portable`` profile) numpy does.
+"""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from samevec.errors import InputError, NonFiniteOutputError
+from samevec.errors import InputError, NativeLibraryError, NonFiniteOutputError
+from samevec.native.library import load_library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from samevec.native.library import NativeLibrary
+
 __all__ = ["activate", "l2_normalize", "shorten"]
 
-# torch.nn.functional.normalize divides by max(norm, eps) with eps = 1e-12 (torch 2.13, functional.py); same here,
-# although a zero row never leaves: it is refused below.
-_NORM_EPS = np.float32(1e-12)
+
+@functools.cache
+def _library() -> NativeLibrary | None:
+    try:
+        return load_library()
+    except NativeLibraryError:
+        return None
+
+
+def _refuse_unusable(vectors: NDArray[np.float32]) -> None:
+    """Raise with the positions of rows that are zero or not finite, if there are any."""
+    bad = ~np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+    if bad.any():
+        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
 
 
 def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -34,19 +53,17 @@ def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     Raises
     ------
     NonFiniteOutputError
-        A row has norm zero, infinity or NaN.
+        A row is zero, or has a value that is not finite.
     """
     vectors = np.ascontiguousarray(vectors)  # numpy sums along the longest strides last: another layout, other bits
-    with np.errstate(over="ignore"):  # a norm beyond float32 becomes infinity, refused by name below
-        norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1)).astype(np.float32)
-    _refuse(~np.isfinite(norms) | (norms == 0))
-    return cast("NDArray[np.float32]", vectors / np.maximum(norms, _NORM_EPS)[:, None])
+    _refuse_unusable(vectors)
+    library = _library()
+    return _numpy_unit_norm(vectors) if library is None else library.unit_norm(vectors)
 
 
-def _refuse(bad: NDArray[np.bool_]) -> None:
-    """Raise with the positions of bad rows, if there are any."""
-    if bad.any():
-        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
+def _numpy_unit_norm(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
+    return cast("NDArray[np.float32]", (vectors / norms).astype(np.float32))
 
 
 def shorten(
@@ -76,8 +93,7 @@ def shorten(
     """
     if not normalize:
         vectors = np.ascontiguousarray(raw[:, :dimensions])
-        good: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
-        _refuse(~good)
+        _refuse_unusable(vectors)
         return vectors
     if dimensions is None or renormalize:
         return l2_normalize(raw[:, :dimensions])
@@ -102,6 +118,9 @@ def activate(logits: NDArray[np.float32], activation: str | None) -> NDArray[np.
         return flat
     if activation != "sigmoid":
         raise InputError(f"activation {activation!r} is not known", field="activation")
+    library = _library()
+    if library is not None:
+        return library.sigmoid(flat).astype(np.float32)
     # Two branches so that exp never overflows: float32 overflows above 88.
     positive = flat >= 0
     decay = np.exp(np.where(positive, -flat, flat))

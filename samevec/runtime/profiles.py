@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from samevec.runtime.cost import CostModel
 
-__all__ = ["ARENA_SHRINKAGE", "GPU_BUDGET_TOKENS", "PROFILES", "Profile", "get_profile"]
+__all__ = ["ARENA_SHRINKAGE", "GPU_BUDGET_TOKENS", "PROFILES", "PROFILES_GONE", "Profile", "get_profile"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,17 +28,13 @@ class Profile:
         ONNX Runtime's name of the execution provider.
     provider_options : mapping of str to str
     graph_form : str
-        Which form of the graph the export writes, see ``samevec.export``.
+        Which form of the graph the export writes, see ``samevec.export``; ``"native"`` needs the native library.
     session_config : mapping of str to str
         ONNX Runtime session configuration entries.
     run_config : mapping of str to str
         ONNX Runtime run configuration entries.
     memory_arena, memory_pattern : bool
         Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
-    disabled_optimizers : tuple of str
-        ONNX Runtime graph optimisers that must not run.
-    packed : bool
-        Weights are mapped from a file packed on the serving machine (``samevec.runtime.prepack``).
     pad_to_multiple : int
         Token axis is padded to a multiple of this.
     bit_identical_groupings : bool
@@ -70,9 +66,7 @@ class Profile:
     run_config: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     memory_arena: bool = True
     memory_pattern: bool = False
-    disabled_optimizers: tuple[str, ...] = ()
-    packed: bool = False
-    pad_to_multiple: int = 4
+    pad_to_multiple: int = 1
     bit_identical_groupings: bool = False
     single_run: bool = False
     side_by_side: bool = False
@@ -82,6 +76,11 @@ class Profile:
     most_cpu_percent: int = 100
     fallback: str = ""
     costs: Mapping[str, CostModel] = field(default_factory=lambda: COSTS)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native library computes."""
+        return self.graph_form == "native"
 
     def session_options(self) -> dict[str, Any]:
         """Return the options as one flat record, as receipts bind them."""
@@ -98,8 +97,6 @@ class Profile:
             "graph_form": self.graph_form,
             "memory_arena": self.memory_arena,
             "memory_pattern": self.memory_pattern,
-            "disabled_optimizers": list(self.disabled_optimizers),
-            "packed": self.packed,
             "single_run": self.single_run,
             "side_by_side": self.side_by_side,
             "pad_to_multiple": self.pad_to_multiple,
@@ -142,23 +139,18 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "cpu": Profile(
             name="cpu",
             provider="CPUExecutionProvider",
-            graph_form="fused",
+            graph_form="native",
             session_config=MappingProxyType(_SPINNING),
             run_config=MappingProxyType(_SHRINKING_ARENA),
-            packed=True,
             bit_identical_groupings=True,
             side_by_side=True,
         ),
-        "cpu-compact": Profile(
-            name="cpu-compact",
+        "portable": Profile(
+            name="portable",
             provider="CPUExecutionProvider",
-            graph_form="compact",
-            # Weights stay in file pages as they are stored: packing would copy them into private memory.
-            session_config=MappingProxyType({**_SPINNING, "session.disable_prepacking": "1"}),
+            graph_form="plain",  # operators of the standard, in float32: any runtime reads it
+            session_config=MappingProxyType(_SPINNING),
             run_config=MappingProxyType(_SHRINKING_ARENA),
-            # It would cast every stored weight at load and keep the float32 copies.
-            disabled_optimizers=("ConstantFolding",),
-            bit_identical_groupings=True,
         ),
         "cuda": Profile(
             name="cuda",
@@ -195,7 +187,6 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             ),
             graph_form="plain",  # CoreML knows none of ONNX Runtime's own operators
             session_config=MappingProxyType({**_NO_SPINNING, **_RECORDED_PLACEMENT}),
-            pad_to_multiple=4,
             single_run=True,
             static_shapes=True,
             most_cpu_percent=10,
@@ -204,14 +195,20 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
 )
 
 
+#: Names that a flag, a variable or a file of settings may still say, and what to say then.
+PROFILES_GONE = {"cpu-compact": "cpu-compact is gone: cpu is as small now; export again with --profile cpu"}
+
+
 def get_profile(name: str) -> Profile:
     """Return a profile by name.
 
     Raises
     ------
     ConfigError
-        No such profile.
+        No such profile, or no longer.
     """
+    if name in PROFILES_GONE:
+        raise ConfigError(PROFILES_GONE[name])
     if name not in PROFILES:
         raise ConfigError(f"profile {name!r} is not known; choose one of: {', '.join(sorted(PROFILES))}")
     return PROFILES[name]

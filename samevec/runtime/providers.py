@@ -19,8 +19,9 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samevec.errors import ProviderUnavailableError
+from samevec.errors import NativeLibraryError, ProviderUnavailableError
 from samevec.machine import cpu_name
+from samevec.native import library
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,13 +37,14 @@ __all__ = [
     "choose_profile",
     "device_name",
     "load_cuda_libraries",
+    "profile_problem",
     "provider_problem",
     "read_facts",
     "require_provider",
 ]
 
 #: What ``--profile auto`` tries, best first.
-AUTO_ORDER = ("cuda", "coreml", "cpu", "cpu-compact")
+AUTO_ORDER = ("cuda", "coreml", "cpu", "portable")
 
 _CPU, _CUDA, _COREML = "CPUExecutionProvider", "CUDAExecutionProvider", "CoreMLExecutionProvider"
 
@@ -118,6 +120,17 @@ def provider_problem(provider: str, facts: ProviderFacts) -> str | None:
     if provider == _COREML and facts.system != "Darwin":
         return f"CoreML is part of macOS, and this is {facts.system}; use another profile"
     return f"{_installed(facts)} does not have it (it has {', '.join(facts.available)})"
+
+
+def profile_problem(profile: Profile, facts: ProviderFacts) -> str | None:
+    """Return why a profile cannot be used, as :func:`provider_problem` does; without the native library, that."""
+    problem = provider_problem(profile.provider, facts)
+    if problem is None and profile.is_native:
+        try:
+            library.load_library()
+        except NativeLibraryError as error:
+            return str(error)
+    return problem
 
 
 def _extra(provider: str) -> str:
@@ -247,7 +260,7 @@ def choose_profile(states: Sequence[ProfileState], *, allowed: Sequence[str]) ->
 
 
 def require_provider(profile: Profile, facts: ProviderFacts | None = None) -> None:
-    """Refuse a profile whose provider is not to be had here.
+    """Refuse a profile whose provider, or whose native library, is not to be had here.
 
     Parameters
     ----------
@@ -257,9 +270,11 @@ def require_provider(profile: Profile, facts: ProviderFacts | None = None) -> No
 
     Raises
     ------
-    ProviderUnavailableError
+    NativeLibraryError, ProviderUnavailableError
         With the reason.
     """
+    if profile.is_native:
+        library.load_library()
     if facts is None and profile.provider == _CPU:
         return
     problem = provider_problem(profile.provider, read_facts() if facts is None else facts)

@@ -18,6 +18,7 @@ from samevec.errors import (
     WorkCancelledError,
 )
 from samevec.machine import allowed_cpus
+from samevec.native.library import load_library
 from samevec.runtime.arena import Arena
 from samevec.runtime.placement import placement_problem, read_placement
 from samevec.runtime.profiles import ARENA_SHRINKAGE
@@ -41,7 +42,6 @@ __all__ = [
     "Session",
     "onnxruntime_version",
     "ort_exceptions",
-    "save_optimized",
 ]
 
 #: ONNX Runtime's own exception classes; they share no base but Exception, so each is named. A test compares this list
@@ -143,13 +143,16 @@ def ort_exceptions() -> tuple[type[BaseException], ...]:
     return (*found, ValueError, RuntimeError, MemoryError)
 
 
-def _session_options(ort: Any, profile: Profile, n_threads: int, *, optimize: bool = True) -> Any:
+def _session_options(ort: Any, profile: Profile, n_threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     levels = ort.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL
+    if profile.is_native:  # what stands in the file is what runs
+        options.graph_optimization_level = levels.ORT_DISABLE_ALL
+        options.register_custom_ops_library(str(load_library().path))
     options.enable_cpu_mem_arena = profile.memory_arena
     options.enable_mem_pattern = profile.memory_pattern
     options.log_severity_level = 3  # errors only: optimiser warnings are about the graph, which the gate judges
@@ -168,8 +171,6 @@ class OnnxSession:
     profile : Profile
     n_threads : int, optional
         Threads of one run; the machine's allowance when not given.
-    optimized : bool
-        The graph was already optimised and saved by :func:`save_optimized`: it is taken as it is.
     shape : (int, int), optional
         Rows and tokens of every run, fixed when the graph is loaded.
     more_options : mapping of str to str, optional
@@ -177,6 +178,8 @@ class OnnxSession:
 
     Raises
     ------
+    NativeLibraryError
+        The profile computes with the native library, which cannot be loaded.
     ProviderUnavailableError
         The provider is not in this ONNX Runtime, the session silently took another, it took other options than it was
         given, or it left more compute nodes to the CPU than the profile allows.
@@ -190,14 +193,13 @@ class OnnxSession:
         profile: Profile,
         *,
         n_threads: int | None = None,
-        optimized: bool = False,
         shape: tuple[int, int] | None = None,
         more_options: Mapping[str, str] | None = None,
     ) -> None:
         ort = _onnxruntime()
         self._exceptions = ort_exceptions()
         require_provider(profile)
-        options = _session_options(ort, profile, n_threads or allowed_cpus(), optimize=not optimized)
+        options = _session_options(ort, profile, n_threads or allowed_cpus())
         for axis, size in zip(("rows", "tokens"), shape or (), strict=False):
             options.add_free_dimension_override_by_name(axis, size)
         if profile.provider == "CUDAExecutionProvider":
@@ -210,7 +212,6 @@ class OnnxSession:
                 str(graph_path.parent.resolve() / graph_path.name),
                 options,
                 providers=[(profile.provider, {**profile.provider_options, **(more_options or {})})],
-                disabled_optimizers=list(profile.disabled_optimizers) or None,
                 enable_fallback=0,
             )
         except self._exceptions as error:
@@ -390,40 +391,6 @@ def _corner(features: Features) -> Features:
         attention_mask=mask[part].copy(),
         token_type_ids=None if type_ids is None else type_ids[part].copy(),
     )
-
-
-def save_optimized(graph_path: Path, target: Path, profile: Profile) -> None:
-    """Optimise a graph for this machine and save it with its weights packed.
-
-    Parameters
-    ----------
-    graph_path : Path
-    target : Path
-        Gets the graph; ``<target name>.data`` beside it gets the weights, packed and unpacked.
-    profile : Profile
-
-    Raises
-    ------
-    SessionLoadError
-        The graph cannot be loaded or saved.
-
-    References
-    ----------
-    onnxruntime 1.32 ``onnxruntime_session_options_config_keys.h``:
-    ``kOrtSessionOptionsSavePrePackedConstantInitializers`` and the two keys of optimised external initializers.
-    """
-    ort = _onnxruntime()
-    options = _session_options(ort, profile, allowed_cpus())
-    options.optimized_model_filepath = str(target)
-    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", f"{target.name}.data")
-    options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
-    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
-    try:
-        ort.InferenceSession(
-            str(graph_path.parent.resolve() / graph_path.name), options, providers=[profile.provider], enable_fallback=0
-        )
-    except ort_exceptions() as error:
-        raise SessionLoadError(f"{graph_path}: its weights cannot be packed here: {_first_line(error)}") from error
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

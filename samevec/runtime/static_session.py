@@ -128,14 +128,13 @@ def open_session(
     *,
     max_tokens: int,
     n_threads: int | None = None,
-    optimized: bool = False,
     cache: Path | None = None,
 ) -> Session:
     """Open a graph as its profile says: one session, or one for each of a few shapes.
 
     Parameters
     ----------
-    graph_path, profile, n_threads, optimized
+    graph_path, profile, n_threads
         As for :class:`samevec.runtime.session.OnnxSession`.
     max_tokens : int
         Longest row.
@@ -149,7 +148,7 @@ def open_session(
         The provider is not there, or the graph cannot be loaded.
     """
     if not profile.static_shapes:
-        return OnnxSession(graph_path, profile, n_threads=n_threads, optimized=optimized)
+        return OnnxSession(graph_path, profile, n_threads=n_threads)
 
     def open_shape(bucket: Bucket) -> Session:
         options = {}

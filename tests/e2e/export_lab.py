@@ -59,12 +59,12 @@ def after(call: Callable[..., Any], n_calls: int) -> Callable[..., Any]:
 
 
 def killed(home: Path, moment: str) -> None:
-    convert, pipeline = room("convert"), room("pipeline")
+    native, graph, pipeline = room("native"), room("native.graph"), room("pipeline")
 
     moments: dict[str, tuple[Any, str, Callable[..., Any]]] = {
         "after the reference": (pipeline, "write_reference", after(pipeline.write_reference, 1)),
-        "after the exporter": (convert, "onnx_export_from_model", after(convert.onnx_export_from_model, 1)),
-        "inside the data file": (convert, "_point_to_data", after(convert._point_to_data, 5)),
+        "after the exporter": (native, "write_native_graph", after(native.write_native_graph, 1)),
+        "inside the data file": (graph, "append_external", after(graph.append_external, 5)),
         "in the digests": (pipeline, "sha256_file", after(pipeline.sha256_file, 2)),
         "before the name": (pipeline, "_publish", die),
         "while synced": (
@@ -76,18 +76,6 @@ def killed(home: Path, moment: str) -> None:
     target, name, replacement = moments[moment]
     with mock.patch.object(target, name, replacement):
         export(home, EMBEDDER)
-
-
-def packed(home: Path, name: str) -> None:
-    from samevec.load import open_candidate  # noqa: PLC0415
-
-    open_candidate(LOCK.model(name), profile="cpu", home=home)
-
-
-def killed_while_packing(home: Path, name: str) -> None:
-    prepack: Any = importlib.import_module("samevec.runtime.prepack")
-    with mock.patch.object(prepack, "save_optimized", after(prepack.save_optimized, 1)):
-        packed(home, name)
 
 
 def beside_another(home: Path, barrier: str) -> None:
@@ -110,15 +98,15 @@ def beside_another(home: Path, barrier: str) -> None:
 
 def full_disk(home: Path, moment: str) -> int:
     """Export by the command line on a disk that is full from some moment on."""
-    convert, pipeline = room("convert"), room("pipeline")
+    native, graph, pipeline = room("native"), room("native.graph"), room("pipeline")
 
     def full(*_arguments: Any, **_options: Any) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home / "somewhere"))
 
     moments = {
         "reference": (pipeline, "write_reference"),
-        "exporter": (convert, "onnx_export_from_model"),
-        "data": (convert, "_point_to_data"),
+        "exporter": (native, "write_native_graph"),
+        "data": (graph, "append_external"),
         "tokenizer": (pipeline.shutil, "copyfile"),
         "sync": (unfinished, "_sync"),
     }
@@ -134,55 +122,43 @@ def small_files(home: Path, limit_bytes: str) -> int:
 
 
 def wrong_pooling(home: Path, kind: str) -> int:
-    """Export by the command line with one mistake in the forward that is traced."""
+    """Export by the command line with one mistake in the graph that is written."""
     from samevec.cli import main  # noqa: PLC0415
 
-    modernbert, qwen3 = room("architectures.modernbert"), room("architectures.qwen3")
-    name = EMBEDDER if kind.startswith("embedder") else RERANKER
-    if name == EMBEDDER:
-        forward = qwen3._FusedPatcher.export_forward
-
-        def traced(self: Any, *arguments: Any, **options: Any) -> Any:
-            with mock.patch.object(qwen3, "last_token", _pooling(kind)):
-                return forward(self, *arguments, **options)
-
-        patch: Any = mock.patch.object(qwen3._FusedPatcher, "export_forward", traced)
-    else:
-        patch = mock.patch.object(modernbert._FusedPatcher, "_pool", _first_token)
-    with patch:
+    with _pooled_wrongly(kind):
+        name = EMBEDDER if kind.startswith("embedder") else RERANKER
         return main(["export", "--lock", "toy", "--home", str(home), "--model", name])
-
-
-def _first_token(_patcher: Any, states: Any, _valid: Any) -> Any:
-    return states[:, 0]
 
 
 def shared_mistake(home: Path, kind: str) -> None:
     """Export with a mistake that the exporter's own check makes too: only the gate is left to see it."""
-    qwen3 = room("architectures.qwen3")
-    with mock.patch.object(qwen3, "last_token", _pooling(kind)):
+
+    def first(states: Any, _mask: Any) -> Any:
+        return states[:, 0]
+
+    with _pooled_wrongly(kind), mock.patch.object(room("architectures.qwen3"), "last_token", first):
         export(home, EMBEDDER)
 
 
-def _pooling(kind: str) -> Callable[..., Any]:
-    def first(states: Any, mask: Any) -> Any:
-        return states[:, 0]
+def _pooled_wrongly(kind: str) -> Any:
+    """Put another operator in the place of the one that pools."""
+    right, wrong = {
+        "embedder, first": ("LastToken", "FirstToken"),
+        "embedder, mean": ("LastToken", "MeanPool"),
+        "reranker, first": ("MeanPool", "FirstToken"),
+    }[kind]
+    builder = room("native.graph").GraphBuilder
+    node = builder.node
 
-    def mean(states: Any, mask: Any) -> Any:
-        weights = mask.unsqueeze(-1).to(states.dtype)
-        return (states * weights).sum(1) / weights.sum(1)
+    def written(self: Any, op_type: str, *inputs: str, **given: Any) -> Any:
+        return node(self, wrong if op_type == right else op_type, *inputs, **given)
 
-    def last_column(states: Any, mask: Any) -> Any:
-        return states[:, -1]
-
-    return {"first": first, "mean": mean, "last column": last_column}[kind.rpartition(", ")[2]]
+    return mock.patch.object(builder, "node", written)
 
 
 EXPERIMENTS: dict[str, Callable[[Path, str], int | None]] = {
     "export": export,
     "killed": killed,
-    "packed": packed,
-    "killed while packing": killed_while_packing,
     "beside another": beside_another,
     "full disk": full_disk,
     "small files": small_files,

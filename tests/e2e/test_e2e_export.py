@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,7 +94,7 @@ def test_a_full_disk_is_one_line(moment: str, lab: Lab, tmp_path: Path) -> None:
     assert unfinished(tmp_path) == []
 
 
-@pytest.mark.parametrize("limit_bytes", [100_000, 8_000_000])
+@pytest.mark.parametrize("limit_bytes", [100_000, 6_400_000])
 def test_a_limit_of_the_kernel_is_one_line(limit_bytes: int, lab: Lab, tmp_path: Path) -> None:
     # The smaller one stops the checkpoint, the larger one the weights of the artifact.
     codes, log = lab.run("small files", tmp_path, str(limit_bytes))
@@ -107,7 +106,7 @@ def test_a_limit_of_the_kernel_is_one_line(limit_bytes: int, lab: Lab, tmp_path:
     assert list_artifacts(tmp_path) == []
 
 
-@pytest.mark.parametrize("kind", ["embedder, first", "embedder, mean", "embedder, last column", "reranker, first"])
+@pytest.mark.parametrize("kind", ["embedder, first", "embedder, mean", "reranker, first"])
 def test_wrong_pooling_is_refused_by_the_export(kind: str, lab: Lab, tmp_path: Path) -> None:
     codes, log = lab.run("wrong pooling", tmp_path, kind)
     assert codes == [1], log
@@ -121,7 +120,7 @@ def test_wrong_pooling_is_refused_by_the_export(kind: str, lab: Lab, tmp_path: P
 
 def test_wrong_pooling_is_refused_by_the_gate(lab: Lab, tmp_path: Path, cli: Callable[..., Done]) -> None:
     home = tmp_path / "home"
-    codes, log = lab.run("shared mistake", home, "first")
+    codes, log = lab.run("shared mistake", home, "embedder, first")
     assert codes == [0], log
     verify_artifact(artifact_of(home, EMBEDDER))
     refuse_by_values(home, EMBEDDER, cli)
@@ -161,18 +160,6 @@ def refuse_by_values(home: Path, name: str, cli: Callable[..., Done]) -> None:
     assert done.code == 3
     (complaint,) = done.complaints
     assert f"not serving: {name}: the start-up probe differs from the reference: " in complaint
-
-
-def test_packed_weights_changed_after_the_gate_are_refused(home: Path, cli: Callable[..., Done]) -> None:
-    artifact = artifact_of(home, EMBEDDER)
-    (packed,) = (path for path in (artifact.path / "machine").iterdir() if path.is_dir())
-    path = zero_block(packed)
-    where = ("--lock", "toy", "--home", home, "--model", EMBEDDER)
-    done = cli("serve", *where, "--port", 0)
-    assert done.code == 3
-    (complaint,) = done.complaints
-    assert f"{path} has changed since it was packed" in complaint
-    assert complaint.endswith(f"run: samevec parity --model {EMBEDDER} --profile cpu --lock toy --home {home}")
 
 
 def snapshots(folder: Path) -> Path:
@@ -219,19 +206,3 @@ def test_exporting_again_gives_the_same_bytes(exported: ToyHome, lab: Lab, tmp_p
     codes, log = lab.run("export", tmp_path, RERANKER)
     assert codes == [0], log
     assert artifact_of(tmp_path, RERANKER).digest == artifact_of(exported.path, RERANKER).digest
-
-
-def test_a_kill_while_packing_leaves_nothing_for_long(home: Path, lab: Lab, cli: Callable[..., Done]) -> None:
-    artifact = artifact_of(home, EMBEDDER)
-    machine = artifact.path / "machine"
-    shutil.rmtree(machine)
-    codes, log = lab.run("killed while packing", home, EMBEDDER)
-    assert codes == [-9], log
-    assert [name[:12] for name in names_in(machine)] == [".lock", ".unfinished-"]
-    where = ("--lock", "toy", "--home", home, "--model", EMBEDDER)
-    assert cli("serve", *where, "--port", 0).code == 3
-    codes, log = lab.run("packed", home, EMBEDDER)
-    assert codes == [0], log
-    lock, packed = names_in(machine)
-    assert (lock, len(packed)) == (".lock", 16)
-    assert (machine / packed).stat().st_mode & 0o777 == 0o755  # served by other users than whoever proved

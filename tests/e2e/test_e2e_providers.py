@@ -26,7 +26,7 @@ COMMANDS = {
 REASONS = {
     "cuda": "samevec: CUDAExecutionProvider: ",
     "coreml": "samevec: CoreMLExecutionProvider: ",
-    "nonsense": "samevec: nonsense: there is no such profile; choose one of: auto, coreml, cpu, cpu-compact, cuda",
+    "nonsense": "samevec: nonsense: there is no such profile; choose one of: auto, coreml, cpu, cuda, portable",
 }
 
 

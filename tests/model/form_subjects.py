@@ -29,7 +29,7 @@ _BERT_CONFIG = {
     "vocab_size": 512,
     "hidden_size": 64,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+    "num_attention_heads": 2,
     "intermediate_size": 160,
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
@@ -40,11 +40,12 @@ _BERT_BOOSTS = {"self.query": 2, "self.key": 2, "self.value": 2, "output.dense":
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A PyTorch module and what the lock would say of it."""
+    """A PyTorch module, the files it was loaded from, and what the lock would say of it."""
 
     name: str
     entry: LockedModel
     module: Any
+    snapshot: Path
 
     def rows(self, lengths: Sequence[int], *, seed: int = 5) -> list[TokenRow]:
         """Rows of random ids, the second half of each in the second segment."""
@@ -75,9 +76,9 @@ def make_subject(name: str, folder: Path) -> Subject:
 
         entry = load_lock("toy").model(name)
         build_toy(name, folder / "snapshot")
-        return Subject(name, entry, load_reference_model(folder / "snapshot", entry).module)
+        return Subject(name, entry, load_reference_model(folder / "snapshot", entry).module, folder / "snapshot")
     entry = _bert_entry(name)
-    return Subject(name, entry, _bert_module(entry, folder))
+    return Subject(name, entry, _bert_module(entry, folder), folder / "bert")
 
 
 def _bert_entry(name: str) -> LockedModel:

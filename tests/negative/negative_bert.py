@@ -9,7 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from negative_tools import BERT, Toy
+from negative_tools import BERT, TRACED_FORM, Toy
 
 from samevec.lock import load_lock
 
@@ -35,7 +35,7 @@ def make_bert(weights: Path, folder: Path) -> Toy:
     snapshot = folder / "snapshot"
     shutil.copytree(weights, snapshot, ignore=shutil.ignore_patterns("*.safetensors", "*.md", "config.json"))
     config = json.loads((weights / "config.json").read_bytes())
-    config |= {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 160}
+    config |= {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 160}
     pooling = {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     for path, record in (("config.json", config), ("1_Pooling/config.json", pooling)):
         (snapshot / path).write_text(json.dumps(record))
@@ -46,10 +46,10 @@ def make_bert(weights: Path, folder: Path) -> Toy:
 
 
 def export_pooled(toy: Toy, pooling: Pooling, folder: Path) -> Path:
-    """Export a BERT in the form that serves, with another pooling in the graph."""
+    """Export a BERT with another pooling in the graph."""
     bert, convert = (importlib.import_module(f"samevec.export.{name}") for name in ("architectures.bert", "convert"))
     with mock.patch.object(bert, "pooled_states", pooling):
-        path: Path = convert.convert(toy.torch.module, toy.entry, form="fused", directory=folder)
+        path: Path = convert.convert(toy.torch.module, toy.entry, form=TRACED_FORM, directory=folder)
     return path
 
 

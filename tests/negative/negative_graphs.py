@@ -187,9 +187,9 @@ def zero_page(model: onnx.ModelProto) -> None:
 
 def tile_key_heads(model: onnx.ModelProto) -> None:
     """Share key heads in turn (0 1 0 1 0 1) and not in groups (0 0 0 1 1 1), which is a permutation of query heads."""
-    for attention in [node for node in model.graph.node if node.op_type == "GroupQueryAttention"]:
-        settings = {a.name: helper.get_attribute_value(a) for a in attention.attribute}
-        n_heads, n_keys = settings["num_heads"], settings["kv_num_heads"]
+    n_keys = 2
+    for attention in [node for node in model.graph.node if node.op_type == "MultiHeadAttention"]:
+        n_heads = next(a.i for a in attention.attribute if a.name == "num_heads")
         order = [head for key in range(n_keys) for head in range(key, n_heads, n_keys)]
 
         def by_head(values: NDArray[np.float32], order: list[int] = order) -> NDArray[np.float32]:

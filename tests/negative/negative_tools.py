@@ -35,7 +35,9 @@ LOCK = load_lock("toy")
 EMBEDDER, RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
 #: No model of the toy lock: see ``negative_bert``.
 BERT = "toy-bert-embedder"
-CPU = get_profile("cpu")
+PORTABLE = get_profile("portable")
+#: Of the graphs that are edited: traced from the forwards written here, whose nodes the edits find.
+TRACED_FORM = "cuda"
 #: For the reference behind the Session protocol, whose bits depend on the company of a row.
 TORCH = Profile(name="torch", provider="PyTorch", graph_form="none", pad_to_multiple=1)
 #: As in the checkpoints' own configurations; the embedder's names none.
@@ -67,7 +69,7 @@ class Toy:
         torch = reference.load_reference_model(snapshot, entry)
         cases = builtin_cases(entry.task, prompts=entry.prompts, quick=True)
         captured = reference.capture_reference(torch, cases, toolchain={})
-        graph_path = convert.convert(torch.module, entry, form=CPU.graph_form, directory=folder)
+        graph_path = convert.convert(torch.module, entry, form=TRACED_FORM, directory=folder)
         return cls(entry, snapshot, torch, graph_path, cases, captured)
 
     def model(
@@ -93,7 +95,7 @@ class Toy:
         """The exported graph after an edit."""
         return graph_session(edited_graph(self.graph_path, edit, folder))
 
-    def judge(self, model: Model, *, profile: Profile = CPU) -> Verdict:
+    def judge(self, model: Model, *, profile: Profile = PORTABLE) -> Verdict:
         """Ask the quick gate; the full one runs these cases and groupings too, and more."""
         return run_gate(
             model,
@@ -132,8 +134,8 @@ def without_end_rule(tokenizer_path: Path, folder: Path) -> Path:
 
 
 def graph_session(path: Path) -> OnnxSession:
-    """Load a graph without packing it; one thread, so that bits depend on nothing but the graph."""
-    return OnnxSession(path, CPU, n_threads=1)
+    """Load a graph on one thread."""
+    return OnnxSession(path, PORTABLE, n_threads=1)
 
 
 def cell_of(verdict: Verdict, name: str) -> Cell:

@@ -23,8 +23,7 @@ pytestmark = pytest.mark.model
 @pytest.mark.parametrize("pad_to_multiple", [1, 4])
 def test_the_mean_of_the_real_tokens_passes(pad_to_multiple: int, bert: Toy) -> None:
     verdict = bert.judge(bert.model(pad_to_multiple=pad_to_multiple))
-    assert all(cell.comparison is not None and cell.comparison.passed for cell in verdict.cells)
-    assert pad_to_multiple == 1 or verdict.failures == ()  # bits need the multiple of 4
+    assert verdict.failures == ()
 
 
 def test_first_token_instead_of_the_mean(bert: Toy, tmp_path: Path) -> None:

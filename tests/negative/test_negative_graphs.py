@@ -18,6 +18,7 @@ from negative_tools import (
     EMBEDDER,
     PAD_TOKENS,
     RERANKER,
+    TRACED_FORM,
     cell_of,
     graph_session,
     quantised,
@@ -223,5 +224,5 @@ def export_other_seed(toy: Toy, folder: Path) -> Path:
     with mock.patch.multiple(builder, _EMBEDDER_SEED=1, _RERANKER_SEED=2):
         builder.build_toy(toy.entry.name, folder / "other")
     other: Any = reference.load_reference_model(folder / "other", toy.entry)
-    path: Path = convert.convert(other.module, toy.entry, form="fused", directory=folder)
+    path: Path = convert.convert(other.module, toy.entry, form=TRACED_FORM, directory=folder)
     return path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from negative_tools import (
-    CPU,
     EMBEDDER,
+    PORTABLE,
     RERANKER,
     TORCH,
     cell_of,
@@ -262,14 +262,14 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
     verdict = toy.judge(model)
     proved = Binding(
         model=name,
-        profile=CPU.name,
+        profile=PORTABLE.name,
         artifact_digest="sha256:a",
         lock_entry_digest=toy.entry.digest,
         case_set_digest=verdict.case_set_digest,
         fixture_digest="sha256:f",
         provider=model.engine.session.provider,
         provider_options={},
-        session_options=CPU.session_options(),
+        session_options=PORTABLE.session_options(),
         onnxruntime_version="1.32.0",
         device="here",
         samevec_version="0",
@@ -280,7 +280,7 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
     assert state.state == "stale"
     with pytest.raises(StaleReceiptError, match="CPUExecutionProvider -> CUDAExecutionProvider"):
         require_passed(state, model=name, fix="samevec parity")
-    cuda = dataclasses.replace(CPU, provider="CUDAExecutionProvider")
+    cuda = dataclasses.replace(PORTABLE, provider="CUDAExecutionProvider")
     with pytest.raises(ProviderUnavailableError, match="CUDAExecutionProvider"):
         OnnxSession(toy.graph_path, cuda, n_threads=1)
 
@@ -304,5 +304,7 @@ def test_another_provider_at_gate_time(name: str, toys: dict[str, Toy]) -> None:
     toy = toys[name]
     verdict = toy.judge(toy.model(OtherProvider(graph_session(toy.graph_path))))
     require_agreed(verdict, f"{RAW[name]}/alone", f"{RAW[name]}/batch_8", f"{RAW[name]}/long_among_short")
-    words = "provider: the session computes with CUDAExecutionProvider, the profile cpu is for CPUExecutionProvider"
+    words = (
+        "provider: the session computes with CUDAExecutionProvider, the profile portable is for CPUExecutionProvider"
+    )
     assert verdict.failures == (words,)

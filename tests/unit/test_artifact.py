@@ -49,7 +49,7 @@ def manifest(**changes: Any) -> Manifest:
         "samevec_version": "0.1.0",
         "toolchain": {"onnx": "1.2.3"},
         "graph": GraphInfo(
-            form="fused",
+            form="native",
             opset=17,
             inputs={"input_ids": "int64[rows,tokens]"},
             outputs={"embedding": "float32[rows,384]"},

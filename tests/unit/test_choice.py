@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from samevec import choice as choice_module
 from samevec.choice import resolve_profile
-from samevec.errors import ArtifactMissingError, NotReadyError, ProviderUnavailableError, exit_code
+from samevec.errors import (
+    ArtifactMissingError,
+    ConfigError,
+    NativeLibraryError,
+    NotReadyError,
+    ProviderUnavailableError,
+    exit_code,
+)
 from samevec.lock import load_lock
+from samevec.native import library
 from samevec.parity.receipt import GateState
 from samevec.runtime.providers import NvidiaDriver, ProviderFacts
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from samevec.choice import Purpose
 
 ENTRIES = load_lock("toy").models
@@ -65,7 +72,7 @@ def fill(gates: dict[tuple[str, str], str], profile: str, state: str) -> None:
             "CUDAExecutionProvider: the installed onnxruntime 1.32.0 was built without CUDA; and no NVIDIA device",
         ),
         ("coreml", "CoreMLExecutionProvider: CoreML is part of macOS, and this is Linux"),
-        ("nonsense", "nonsense: there is no such profile; choose one of: auto, coreml, cpu, cpu-compact, cuda"),
+        ("nonsense", "nonsense: there is no such profile; choose one of: auto, coreml, cpu, cuda, portable"),
     ],
 )
 def test_a_profile_that_cannot_run_is_refused_with_3(requested: str, reason: str, tmp_path: Path) -> None:
@@ -76,8 +83,30 @@ def test_a_profile_that_cannot_run_is_refused_with_3(requested: str, reason: str
 
 
 def test_a_named_profile_that_can_run_is_taken_whatever_its_gate(tmp_path: Path) -> None:
-    assert resolve("cpu-compact", tmp_path, CPU_ONLY) == ("cpu-compact", [])
+    assert resolve("portable", tmp_path, CPU_ONLY) == ("portable", [])
     assert resolve("cuda", tmp_path, GPU) == ("cuda", [])
+
+
+def test_a_profile_that_is_gone_names_what_took_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cpu-compact is gone: cpu is as small now"):
+        resolve("cpu-compact", tmp_path, CPU_ONLY)
+
+
+def test_without_the_native_library_cpu_is_refused_and_auto_takes_portable(
+    tmp_path: Path, gates: dict[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise NativeLibraryError(Path("libsamevec.so"), "there is no such file")
+
+    monkeypatch.setattr(library, "load_library", missing)
+    with pytest.raises(NativeLibraryError, match=r"there is no such file; build it .*--profile portable") as caught:
+        resolve("cpu", tmp_path, CPU_ONLY)
+    assert exit_code(caught.value) == 3
+    fill(gates, "cpu", "passed")
+    fill(gates, "portable", "passed")
+    name, said = resolve("auto", tmp_path, CPU_ONLY)
+    assert name == "portable"
+    assert "there is no such file" in said[0]
 
 
 def test_auto_serves_the_best_with_passed_receipts_and_says_so(
@@ -108,7 +137,7 @@ def test_auto_never_serves_what_failed(tmp_path: Path, gates: dict[tuple[str, st
 def test_auto_proves_what_is_exported_and_exports_what_can_run(
     tmp_path: Path, gates: dict[tuple[str, str], str]
 ) -> None:
-    fill(gates, "cpu-compact", "missing")
-    assert resolve("auto", tmp_path, GPU, "parity")[0] == "cpu-compact"
+    fill(gates, "portable", "missing")
+    assert resolve("auto", tmp_path, GPU, "parity")[0] == "portable"
     assert resolve("auto", tmp_path, GPU, "export")[0] == "cuda"
     assert resolve("auto", tmp_path, CPU_ONLY, "export")[0] == "cpu"

@@ -24,7 +24,6 @@ __all__ = [
     "ContractConfig",
     "ForwardPatcher",
     "PaddingComponent",
-    "head_of_rows",
     "mean_of_tokens",
     "rotary_tables",
 ]
@@ -49,7 +48,7 @@ class Architecture:
     optimum_task : str
         Optimum's name of the task.
     configs : mapping of str to class
-        Configuration class of each graph form, ``"plain"``, ``"fused"`` and ``"cuda"``; each derives from
+        Configuration class of each traced graph form, ``"plain"`` and ``"cuda"``; each derives from
         :class:`ContractConfig`.
     reference_rows : callable (module, inputs, pooling) -> Tensor
         The same raw rows through the unpatched model, for comparing by value. `inputs` are tensors by name, `pooling`
@@ -127,9 +126,9 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class PaddingComponent:
-    """Padding as one more component of each attention head: q' = [q, 1], k' = [k, 0 or hidden].
+    """Padding as more components of each attention head: q' = [q, 1, 0 ...], k' = [k, 0 or hidden, 0 ...].
 
-    A mask input would take the operator off its flash path (148 ms against 448 ms at 4,096 tokens, FINDINGS).
+    A mask input would take the operator off the path that keeps no score matrix.
 
     Attributes
     ----------
@@ -143,14 +142,11 @@ class PaddingComponent:
     key_bias: torch.Tensor
 
     @classmethod
-    def from_bias(cls, key_bias: torch.Tensor, n_heads: int, *, n_components: int = 1) -> PaddingComponent:
+    def from_bias(cls, key_bias: torch.Tensor, n_heads: int) -> PaddingComponent:
         """Return it for a bias of shape (rows, tokens); components beyond one only widen the heads."""
         per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, n_heads, -1)
-        ones = torch.ones_like(per_head)
-        if n_components > 1:
-            filler = [per_head * 0] * (n_components - 1)
-            per_head, ones = torch.cat([per_head, *filler], 3), torch.cat([ones, *filler], 3)
-        return cls(ones, per_head)
+        filler = [per_head * 0] * (CUDA_COMPONENTS - 1)
+        return cls(torch.cat([torch.ones_like(per_head), *filler], 3), torch.cat([per_head, *filler], 3))
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, n_heads: int, scale: float
@@ -174,37 +170,8 @@ def mean_of_tokens(states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     Returns
     -------
     Tensor, shape (rows, width)
-
-    Notes
-    -----
-    A batched product: ReduceSum over tokens sums in another order when there is one row.
     """
     return torch.bmm(valid.unsqueeze(1), states)[:, 0] / valid.sum(1, keepdim=True)
-
-
-def head_of_rows(
-    head: Callable[[torch.Tensor], torch.Tensor], pooled: torch.Tensor, input_ids: torch.Tensor
-) -> torch.Tensor:
-    """Return what a head makes of pooled rows, so that a lone row has the bits it has in company.
-
-    Parameters
-    ----------
-    head : callable
-        Linear layers and activations, row by row.
-    pooled : Tensor, shape (rows, width)
-    input_ids : Tensor of int64, shape (rows, tokens)
-        Says how many rows there are.
-
-    Returns
-    -------
-    Tensor, shape (rows, outputs)
-
-    Notes
-    -----
-    The head runs on two copies of the rows, one of which is sliced off: its products then never have a single row,
-    whose kernel gives other bits (FINDINGS, "Bits").
-    """
-    return head(torch.cat([pooled, pooled]))[: torch._shape_as_tensor(input_ids)[0]]
 
 
 def rotary_tables(

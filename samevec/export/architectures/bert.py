@@ -1,10 +1,7 @@
 """BERT embedders and cross-encoders: bidirectional attention, learned positions, pooling by mean or first token.
 
-``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics written for ONNX
-Runtime's CPU provider: attention on the operator's path that never builds the score matrix, which with 12 heads of 32
-components halves the time (8 x 64 tokens: 31 against 68 ms); the mean as a batched product and the head on two copies
-of the rows, so that a text's bits do not depend on its neighbours. ``cuda`` is ``fused`` with heads that grow by eight
-components instead of one for the padding, since CUDA's attention without a score matrix takes multiples of eight.
+``plain`` is transformers' own forward with the pooling added. ``cuda`` is the same mathematics written for CUDA:
+attention on the operator's path that never builds the score matrix, padding as more components of its heads.
 
 An embedder sees one segment, so its graph has segment 0 built in and takes no segment ids; a cross-encoder is fed them.
 """
@@ -18,13 +15,11 @@ from optimum.exporters.onnx.model_configs import BertOnnxConfig
 
 from samevec.errors import ExportError
 from samevec.export.architectures.base import (
-    CUDA_COMPONENTS,
     HIDDEN,
     Architecture,
     ContractConfig,
     ForwardPatcher,
     PaddingComponent,
-    head_of_rows,
     mean_of_tokens,
 )
 
@@ -109,10 +104,8 @@ class _PlainReranker(ForwardPatcher):
         return {"logits": self._kept_forward(**inputs).logits}
 
 
-class _FusedEncoder(ForwardPatcher):
+class _CudaEncoder(ForwardPatcher):
     """The body of both; subclasses say what becomes of its states."""
-
-    _padding_components = 1
 
     def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs=model_kwargs)
@@ -127,7 +120,7 @@ class _FusedEncoder(ForwardPatcher):
         summed = words + segments + embeddings.position_embeddings.weight[:n_tokens]  # in transformers' own order
         states: torch.Tensor = embeddings.LayerNorm(summed)
         key_bias = (1 - mask.to(torch.float32)) * HIDDEN
-        padding = PaddingComponent.from_bias(key_bias, self._n_heads, n_components=self._padding_components)
+        padding = PaddingComponent.from_bias(key_bias, self._n_heads)
         for layer in body.encoder.layer:
             states = self._layer(layer, states, padding)
         return states
@@ -153,7 +146,7 @@ def _require_known(config: Any, max_tokens: int) -> None:
         raise ExportError(f"it has {config.max_position_embeddings} positions, the lock says {max_tokens} tokens")
 
 
-class _FusedEmbedder(_FusedEncoder):
+class _CudaEmbedder(_CudaEncoder):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
@@ -174,7 +167,7 @@ class _FusedEmbedder(_FusedEncoder):
         return {"embedding": pooled_states(states, attention_mask, self._pooling)}
 
 
-class _FusedReranker(_FusedEncoder):
+class _CudaReranker(_CudaEncoder):
     def export_forward(
         self,
         input_ids: torch.Tensor,
@@ -197,28 +190,12 @@ class _FusedReranker(_FusedEncoder):
         body = self._model.bert
         segments = body.embeddings.token_type_embeddings(token_type_ids)
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), segments, attention_mask)
-        return {"logits": head_of_rows(self._head, states[:, 0], input_ids)}
-
-    def _head(self, first: torch.Tensor) -> torch.Tensor:
-        pooler = self._model.bert.pooler
-        return cast("torch.Tensor", self._model.classifier(pooler.activation(pooler.dense(first))))
-
-
-class _CudaEmbedder(_FusedEmbedder):
-    _padding_components = CUDA_COMPONENTS
-
-
-class _CudaReranker(_FusedReranker):
-    _padding_components = CUDA_COMPONENTS
+        return {"logits": self._model.classifier(body.pooler.activation(body.pooler.dense(states[:, 0])))}
 
 
 class _EmbedderConfig(ContractConfig, BertOnnxConfig):  # type: ignore[misc]
     _MODEL_PATCHER = _PlainEmbedder
     output_name = "embedding"
-
-
-class _FusedEmbedderConfig(_EmbedderConfig):
-    _MODEL_PATCHER = _FusedEmbedder
 
 
 class _CudaEmbedderConfig(_EmbedderConfig):
@@ -230,10 +207,6 @@ class _RerankerConfig(ContractConfig, BertOnnxConfig):  # type: ignore[misc]
     output_name = "logits"
 
 
-class _FusedRerankerConfig(_RerankerConfig):
-    _MODEL_PATCHER = _FusedReranker
-
-
 class _CudaRerankerConfig(_RerankerConfig):
     _MODEL_PATCHER = _CudaReranker
 
@@ -241,12 +214,12 @@ class _CudaRerankerConfig(_RerankerConfig):
 ARCHITECTURES = {
     "embed": Architecture(
         optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig, "cuda": _CudaEmbedderConfig},
+        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
         reference_rows=embedder_rows,
     ),
     "rerank": Architecture(
         optimum_task="text-classification",
-        configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig, "cuda": _CudaRerankerConfig},
+        configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig},
         reference_rows=reranker_rows,
         input_names=("input_ids", "attention_mask", "token_type_ids"),
     ),

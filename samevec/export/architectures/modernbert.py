@@ -1,11 +1,8 @@
 """ModernBERT rerankers: bidirectional attention, local and global layers in turn, pooling to one logit.
 
-``plain`` is transformers' own forward. ``fused`` is the same mathematics written for ONNX Runtime's CPU provider:
-global layers on the attention operator's path that never builds the score matrix, local layers as blocks of queries
-against three neighbouring blocks of keys (one block where the input is short), the mean as a batched product and the
-head on two copies of the rows, so that a pair's bits do not depend on its neighbours (FINDINGS, "Reranker graph" and
-"Bits"). ``cuda`` is ``fused`` with heads that grow by eight components instead of one for the padding, since CUDA's
-attention without a score matrix takes multiples of eight.
+``plain`` is transformers' own forward. ``cuda`` is the same mathematics written for CUDA: global layers on the
+attention operator's path that never builds the score matrix, padding as more components of its heads; local layers as
+blocks of queries against three neighbouring blocks of keys (one block where the input is short).
 """
 
 from __future__ import annotations
@@ -19,13 +16,11 @@ from torch.nn.functional import linear
 
 from samevec.errors import ExportError
 from samevec.export.architectures.base import (
-    CUDA_COMPONENTS,
     HIDDEN,
     Architecture,
     ContractConfig,
     ForwardPatcher,
     PaddingComponent,
-    head_of_rows,
     mean_of_tokens,
     rotary_tables,
 )
@@ -38,10 +33,7 @@ __all__ = ["ARCHITECTURES"]
 
 # Queries in one local block; the window (64 either side) must fit one neighbour block.
 _BLOCK_TOKENS = 64
-# Inputs no longer than this are one block that sees itself: 370 ms against 404 for 3 x 200, 319 against 328 for
-# 2 x 256.
-# Longer ones would also give other bits than blocks do: ONNX Runtime's product of scores and values (heads of 64 or
-# fewer components) sums in steps of 256 keys.
+# Inputs no longer than this are one block that sees itself.
 _ONE_BLOCK_TOKENS = 256
 
 
@@ -118,9 +110,7 @@ class _Shared:
     row_shape: torch.Tensor
 
 
-class _FusedPatcher(ForwardPatcher):
-    _padding_components = 1
-
+class _CudaPatcher(ForwardPatcher):
     def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs=model_kwargs)
         half_window = model.config.local_attention // 2
@@ -160,18 +150,14 @@ class _FusedPatcher(ForwardPatcher):
             states = states + layer.attn.Wo(self._attend(layer, layer.attn_norm(states), shared))
             states = states + _gated_mlp(layer.mlp, layer.mlp_norm(states))
         pooled = self._pool(body.final_norm(states), valid)
-        return {"logits": head_of_rows(self._head, pooled, input_ids)}
-
-    def _head(self, pooled: torch.Tensor) -> torch.Tensor:
-        return cast("torch.Tensor", self._model.classifier(self._model.head(pooled)))
+        return {"logits": self._model.classifier(self._model.head(pooled))}
 
     def _share(self, input_ids: torch.Tensor, valid: torch.Tensor) -> _Shared:
-        head_dim = self._width // self._n_heads
-        layout = _layout(input_ids, _ONE_BLOCK_TOKENS if head_dim <= _BLOCK_TOKENS else _BLOCK_TOKENS)
+        layout = _layout(input_ids)
         key_bias = (1 - valid) * HIDDEN
         return _Shared(
             layout=layout,
-            padding=PaddingComponent.from_bias(key_bias, self._n_heads, n_components=self._padding_components),
+            padding=PaddingComponent.from_bias(key_bias, self._n_heads),
             block_bias=_block_bias(key_bias, layout, self._half_window),
             query_shape=_shape(-1, layout.block, self._width),
             seen_shape=_shape(-1, layout.seen, self._width),
@@ -213,10 +199,10 @@ def _is_local(layer: Any) -> bool:
     return bool(layer.attn.local_attention != (-1, -1))
 
 
-def _layout(input_ids: torch.Tensor, one_block_tokens: int) -> _Layout:
+def _layout(input_ids: torch.Tensor) -> _Layout:
     rows, tokens = torch._shape_as_tensor(input_ids)
     block_tokens: Any = torch.tensor(_BLOCK_TOKENS)
-    fits = tokens <= torch.tensor(one_block_tokens)
+    fits = tokens <= torch.tensor(_ONE_BLOCK_TOKENS)
     block: Any = torch.where(fits, tokens, block_tokens)
     neighbour: Any = torch.where(fits, torch.tensor(0), block_tokens)
     n_blocks, seen = (tokens + block - 1) // block, block + 2 * neighbour
@@ -256,17 +242,9 @@ def _gated_mlp(mlp: Any, normed: torch.Tensor) -> torch.Tensor:
     return cast("torch.Tensor", mlp.Wo(mlp.act(inner) * gate))
 
 
-class _CudaPatcher(_FusedPatcher):
-    _padding_components = CUDA_COMPONENTS
-
-
 class _RerankerConfig(ContractConfig, ModernBertOnnxConfig):  # type: ignore[misc]
     _MODEL_PATCHER = _PlainPatcher
     output_name = "logits"
-
-
-class _FusedRerankerConfig(_RerankerConfig):
-    _MODEL_PATCHER = _FusedPatcher
 
 
 class _CudaRerankerConfig(_RerankerConfig):
@@ -276,7 +254,7 @@ class _CudaRerankerConfig(_RerankerConfig):
 ARCHITECTURES = {
     "rerank": Architecture(
         optimum_task="text-classification",
-        configs={"plain": _RerankerConfig, "fused": _FusedRerankerConfig, "cuda": _CudaRerankerConfig},
+        configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig},
         reference_rows=reference_rows,
     )
 }

@@ -1,10 +1,8 @@
 """Qwen3 embedders: causal attention, last-token pooling.
 
-Three graph forms. ``plain`` is transformers' own forward with the pooling added. ``fused`` is the same mathematics
-written for ONNX Runtime's CPU provider: one causal attention operator a layer with the rotary positions inside it and
-no tokens x tokens mask, and a last layer that computes only the pooled token. ``cuda`` differs from it in the attention
-alone: on CUDA the grouped operator takes half precision only, so each key head is repeated for the queries that share
-it and MultiHeadAttention, which takes float32 there, sees as many key heads as query heads.
+Two traced forms. ``plain`` is transformers' own forward with the pooling added. ``cuda`` is the same mathematics for
+CUDA: each key head is repeated for the queries that share it, so that MultiHeadAttention, which takes float32 there,
+sees as many key heads as query heads; and the last layer computes only the pooled token.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 
 from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
-from samevec.export.contrib_ops import causal_grouped_attention, multi_head_attention, reshape, rotary_embedding
+from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +65,7 @@ class _PlainPatcher(ForwardPatcher):
         return {"embedding": last_token(states, attention_mask)}
 
 
-class _FusedPatcher(ForwardPatcher):
+class _CudaPatcher(ForwardPatcher):
     def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs=model_kwargs)
         head_dim = model.layers[0].self_attn.head_dim
@@ -88,35 +86,21 @@ class _FusedPatcher(ForwardPatcher):
             ``embedding``, float32, shape (rows, width).
         """
         model = self._model
-        n_tokens = torch._shape_as_tensor(input_ids)[1]
-        lengths = attention_mask.sum(1)
-        n_tokens_int32 = n_tokens.to(torch.int32)
-        last_positions = (lengths * 0 + n_tokens - 1).to(torch.int32)
         states = model.embed_tokens(input_ids)
         *body, top = model.layers
         for layer in body:
-            attended = self._attend(layer, states, last_positions, n_tokens_int32)
-            states = states + layer.self_attn.o_proj(attended)
-            states = states + layer.mlp(layer.post_attention_layernorm(states))
-        attended = self._attend(top, states, last_positions, n_tokens_int32)
-        pooled = self._top_rows(top, last_token(attended, attention_mask), last_token(states, attention_mask))
-        return {"embedding": pooled[: torch._shape_as_tensor(input_ids)[0]]}
+            states = self._finish(layer, self._attend(layer, states), states)
+        attended = last_token(self._attend(top, states), attention_mask)
+        return {"embedding": model.norm(self._finish(top, attended, last_token(states, attention_mask)))}
 
-    def _attend(
-        self, layer: Any, states: torch.Tensor, last_positions: torch.Tensor, n_tokens: torch.Tensor
-    ) -> torch.Tensor:
+    def _attend(self, layer: Any, states: torch.Tensor) -> torch.Tensor:
         config = self._model.config
         query, key, value = self._project(layer, states)
-        return causal_grouped_attention(
-            query,
-            key,
-            value,
-            last_positions=last_positions,
-            n_tokens=n_tokens,
-            rotary=self._rotary,
-            n_heads=config.num_attention_heads,
-            n_key_heads=config.num_key_value_heads,
-        )
+        repeats = config.num_attention_heads // config.num_key_value_heads
+        query, key = rotary_embedding(query, self._rotary), rotary_embedding(key, self._rotary)
+        key, value = (_repeat_heads(part, config.num_key_value_heads, repeats) for part in (key, value))
+        n_heads, scale = config.num_attention_heads, float(layer.self_attn.scaling)
+        return multi_head_attention(query, key, value, bias=None, n_heads=n_heads, scale=scale, causal=True)
 
     def _project(self, layer: Any, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         attention, config = layer.self_attn, self._model.config
@@ -125,27 +109,11 @@ class _FusedPatcher(ForwardPatcher):
         key = _norm_heads(attention.k_proj(normed), attention.k_norm, config.num_key_value_heads)
         return query, key, attention.v_proj(normed)
 
-    def _top_rows(self, layer: Any, attended: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        # Twice the rows, half of them sliced off by the caller: a product of one row takes another kernel with other
-        # bits (FINDINGS, "Embedder graph"), and the last layer's products would otherwise have one row for a lone text.
-        attended, states = torch.cat([attended, attended]), torch.cat([states, states])
+    @staticmethod
+    def _finish(layer: Any, attended: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         states = states + layer.self_attn.o_proj(attended)
-        states = states + layer.mlp(layer.post_attention_layernorm(states))
-        normed: torch.Tensor = self._model.norm(states)
-        return normed
-
-
-class _CudaPatcher(_FusedPatcher):
-    def _attend(
-        self, layer: Any, states: torch.Tensor, _last_positions: torch.Tensor, _n_tokens: torch.Tensor
-    ) -> torch.Tensor:
-        config = self._model.config
-        query, key, value = self._project(layer, states)
-        repeats = config.num_attention_heads // config.num_key_value_heads
-        query, key = rotary_embedding(query, self._rotary), rotary_embedding(key, self._rotary)
-        key, value = (_repeat_heads(part, config.num_key_value_heads, repeats) for part in (key, value))
-        n_heads, scale = config.num_attention_heads, float(layer.self_attn.scaling)
-        return multi_head_attention(query, key, value, bias=None, n_heads=n_heads, scale=scale, causal=True)
+        finished: torch.Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
+        return finished
 
 
 def _repeat_heads(states: torch.Tensor, n_heads: int, repeats: int) -> torch.Tensor:
@@ -163,10 +131,6 @@ class _EmbedderConfig(ContractConfig, Qwen3OnnxConfig):  # type: ignore[misc]
     output_name = "embedding"
 
 
-class _FusedEmbedderConfig(_EmbedderConfig):
-    _MODEL_PATCHER = _FusedPatcher
-
-
 class _CudaEmbedderConfig(_EmbedderConfig):
     _MODEL_PATCHER = _CudaPatcher
 
@@ -174,7 +138,7 @@ class _CudaEmbedderConfig(_EmbedderConfig):
 ARCHITECTURES = {
     "embed": Architecture(
         optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "fused": _FusedEmbedderConfig, "cuda": _CudaEmbedderConfig},
+        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
         reference_rows=reference_rows,
     )
 }

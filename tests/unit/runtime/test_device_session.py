@@ -52,9 +52,7 @@ class FakeInferenceSession:
     nodes: Sequence[tuple[str, str]] = ()
     told: dict[str, str] | None = None
 
-    def __init__(
-        self, path: str, options: Any, *, providers: Any, disabled_optimizers: Any, enable_fallback: int
-    ) -> None:
+    def __init__(self, path: str, options: Any, *, providers: Any, enable_fallback: int) -> None:
         type(self).made = self
         self.path, self.options, self.asked, self.enable_fallback = path, options, providers, enable_fallback
         self.bindings: list[FakeBinding] = []

@@ -62,7 +62,7 @@ def test_an_unproved_cpu_profile_takes_nothing_over(monkeypatch: pytest.MonkeyPa
         engine.run_rows(rows((3,)))
 
 
-@pytest.mark.parametrize("profile", ["cpu", "cpu-compact", "coreml"])
+@pytest.mark.parametrize("profile", ["cpu", "portable", "coreml"])
 def test_profiles_that_name_none_get_none(profile: str) -> None:
     one = candidate(profile, FakeSession())
     assert _with_fallback(one, LOCK.tolerance) is one

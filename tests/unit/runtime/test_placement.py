@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 import pytest
-from packed_graph import write_graph
+from small_graph import write_graph
 
 from samevec.runtime.placement import PlacedNode, placement_problem, placement_words, read_placement
 

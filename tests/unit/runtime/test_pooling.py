@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from samevec.errors import InputError, NonFiniteOutputError
+from samevec.errors import InputError, NativeLibraryError, NonFiniteOutputError
+from samevec.runtime import pooling
 from samevec.runtime.pooling import activate, l2_normalize, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from samevec.native.library import NativeLibrary
 
 
 def vectors(n_rows: int = 33, width: int = 1024, *, seed: int = 3) -> NDArray[np.float32]:
@@ -41,12 +45,28 @@ def test_a_rows_bits_do_not_depend_on_memory_layout() -> None:
 
 
 def test_norms_are_one() -> None:
-    for scale in (1e-10, 1.0, 1e25):  # squares of the last do not fit float32
+    for scale in (1e-30, 1e-10, 1.0, 1e25, 1e37):  # squares of the outer ones do not fit float32
         norms = np.linalg.norm(l2_normalize(vectors() * np.float32(scale)).astype(np.float64), axis=1)
         np.testing.assert_allclose(norms, 1, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, 3e38])
+def test_numpy_stands_in_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> NativeLibrary:
+        raise NativeLibraryError(Path("libsamevec.so"), "there is no such file")
+
+    logits = vectors(200, 1, seed=5) * np.float32(20)
+    ours, scores = l2_normalize(vectors()), activate(logits, "sigmoid")
+    monkeypatch.setattr(pooling, "load_library", missing)
+    pooling._library.cache_clear()
+    try:
+        np.testing.assert_allclose(l2_normalize(vectors()), ours, atol=1e-7, rtol=0)
+        np.testing.assert_allclose(activate(logits, "sigmoid"), scores, atol=1e-7, rtol=1e-6)
+        assert l2_normalize(np.full((1, 4), 3e38, np.float32)).tolist() == [[0.5] * 4]
+    finally:
+        pooling._library.cache_clear()
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf])
 def test_a_row_without_a_direction_is_refused_by_position(bad: float) -> None:
     raw = vectors(5, 8)
     raw[[1, 3]] = bad

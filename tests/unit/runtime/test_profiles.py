@@ -13,14 +13,23 @@ from samevec.runtime.cost import COSTS, GPU_COSTS
 from samevec.runtime.profiles import PROFILES, Profile, get_profile
 
 
-def test_cpu_is_the_profile_design_describes() -> None:
+def test_cpu_is_the_native_librarys_and_requires_equal_bits() -> None:
     cpu = get_profile("cpu")
-    assert (cpu.provider, cpu.graph_form, cpu.pad_to_multiple) == ("CPUExecutionProvider", "fused", 4)
+    assert (cpu.provider, cpu.graph_form, cpu.pad_to_multiple) == ("CPUExecutionProvider", "native", 1)
+    assert cpu.is_native
     assert cpu.memory_arena
     assert not cpu.memory_pattern
     assert cpu.bit_identical_groupings
     # Spinning ends with the run: an idle server uses no core.
     assert cpu.session_config["session.intra_op.allow_spinning"] == cpu.session_config["session.force_spinning_stop"]
+
+
+def test_portable_is_of_standard_operators_and_proved_by_tolerance() -> None:
+    portable = get_profile("portable")
+    assert (portable.provider, portable.graph_form, portable.pad_to_multiple) == ("CPUExecutionProvider", "plain", 1)
+    assert [name for name, profile in PROFILES.items() if profile.is_native] == ["cpu"]
+    assert not portable.bit_identical_groupings
+    assert not portable.side_by_side  # each session packs weights in memory of its own
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -35,6 +44,11 @@ def test_an_unknown_profile_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         get_profile("tpu")
     assert str(caught.value) == f"profile 'tpu' is not known; choose one of: {', '.join(sorted(PROFILES))}"
+
+
+def test_a_profile_that_is_gone_says_what_took_its_place() -> None:
+    with pytest.raises(ConfigError, match="cpu-compact is gone: cpu is as small now; export again with --profile cpu"):
+        get_profile("cpu-compact")
 
 
 def changed(value: Any) -> Any:
@@ -97,7 +111,7 @@ def test_coreml_computes_in_float32_in_static_shapes_without_the_neural_engine()
     assert not coreml.bit_identical_groupings
 
 
-@pytest.mark.parametrize("name", ["cpu", "cpu-compact"])
+@pytest.mark.parametrize("name", ["cpu", "portable"])
 def test_receipts_of_cpu_profiles_know_nothing_of_devices(name: str) -> None:
     record = get_profile(name).session_options()
     assert not {"io_binding", "static_shapes", "total_budget_tokens", "most_cpu_percent", "fallback"} & set(record)

@@ -315,7 +315,7 @@ def test_a_better_one_is_passed_over_with_its_reason() -> None:
         state("cuda", e="passed", r="stale"),
         state("coreml", "not a Mac"),
         state("cpu", e="passed", r="passed"),
-        state("cpu-compact", e="passed", r="passed"),
+        state("portable", e="passed", r="passed"),
     ]
     choice = choose_profile(states, allowed=("passed",))
     assert choice.words == "profile cpu (not cuda: r stale; coreml: not a Mac)"

@@ -1,0 +1,74 @@
+"""Graphs of the native library's operators, built from a checkpoint's tensors: the same bytes on every machine.
+
+Nothing is traced and nothing is computed but rotary tables, so neither torch's arithmetic nor optimum has a part in
+what stands in the file. native/DEFINITION.md says what the operators compute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from samevec.artifact import DATA_NAME, GRAPH_NAME
+from samevec.errors import ExportError
+from samevec.export.native import bert, modernbert, qwen3
+from samevec.export.native.checkpoint import Checkpoint
+from samevec.export.native.graph import GraphBuilder, Weight
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.lock import LockedModel
+    from samevec.progress import Progress
+
+__all__ = ["Weight", "write_native_graph"]
+
+# By the lock's words for architecture and task: what builds the graph, and the base model's prefix.
+_BUILDERS = {
+    ("qwen3", "embed"): (qwen3.embedder, qwen3.PREFIX),
+    ("modernbert", "rerank"): (modernbert.reranker, modernbert.PREFIX),
+    ("bert", "embed"): (bert.embedder, bert.PREFIX),
+    ("bert", "rerank"): (bert.reranker, bert.PREFIX),
+}
+
+
+def write_native_graph(
+    snapshot: Path, config: Any, entry: LockedModel, directory: Path, progress: Progress
+) -> tuple[Path, list[Weight]]:
+    """Write a model's graph in the native library's operators.
+
+    Parameters
+    ----------
+    snapshot : Path
+        Folder of verified files.
+    config : transformers.PretrainedConfig
+        The checkpoint's, with transformers' own defaults.
+    entry : LockedModel
+        Its safetensors files are read, one tensor at a time.
+    directory : Path
+        Gets ``model.onnx`` and ``model.onnx.data``.
+    progress : Progress
+
+    Returns
+    -------
+    (Path, list of Weight)
+        The graph, and where each of its initialisers comes from.
+
+    Raises
+    ------
+    ExportError
+        No graph of this architecture is known, it asks for what the operators do not compute, or the checkpoint lacks a
+        tensor.
+    """
+    if (entry.architecture, entry.task) not in _BUILDERS:
+        raise ExportError(
+            f"{entry.name}: architecture {entry.architecture!r} with task {entry.task} has no native graph; "
+            "export it with --profile portable"
+        )
+    build, prefix = _BUILDERS[entry.architecture, entry.task]
+    paths = [snapshot / file.path for file in entry.files if file.path.endswith(".safetensors")]
+    with Checkpoint(paths, prefix=prefix) as checkpoint, (directory / DATA_NAME).open("wb") as file:
+        graph = GraphBuilder(checkpoint, file, progress)
+        model = build(graph, config, entry)
+    path = directory / GRAPH_NAME
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    return path, graph.weights
