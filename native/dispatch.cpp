@@ -44,6 +44,14 @@ const Kernels* choose() {
 
 }  // namespace
 
+const char* float_environment_problem() {
+  volatile float smallest = 0x1p-126f, half = 0.5f, denormal = 0x1p-140f, scale = 0x1p+30f;  // volatile: computed here and now
+  volatile float one = 1, above = 0x1p-24f, below = 0x1p-26f;
+  if (!(smallest * half * scale > 0) || !(denormal * scale > 0)) return "this thread flushes denormals to zero";
+  if (one + above != one || one - below != one) return "this thread does not round to nearest";
+  return nullptr;
+}
+
 const Kernels* find_kernels() {
   static const Kernels* const found = choose();
   return found;
@@ -69,4 +77,9 @@ EXPORTED int samevec_arithmetic() { return samevec::kArithmetic; }
 EXPORTED const char* samevec_instruction_set() {
   const samevec::Kernels* kernels = samevec::find_kernels();
   return kernels ? kernels->name : "";
+}
+
+EXPORTED const char* samevec_float_environment() {
+  const char* problem = samevec::float_environment_problem();
+  return problem ? problem : "";
 }

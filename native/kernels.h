@@ -61,6 +61,9 @@ struct Kernels {
   void (*attend)(const AttentionCall&, int row, int kv_head, int query_block, const float* packed);
 };
 
+// What is wrong with how this thread computes, or null: denormals flushed to zero, another rounding than to nearest.
+const char* float_environment_problem();
+
 // The best this processor has, or null. $SAMEVEC_INSTRUCTION_SET names another.
 const Kernels* find_kernels();
 
@@ -107,6 +110,7 @@ class Scratch {
 extern "C" {
 int samevec_arithmetic();
 const char* samevec_instruction_set();
+const char* samevec_float_environment();
 void samevec_unit_norm(const float* x, int64_t n_rows, int64_t n, float* y);
 void samevec_sigmoid(const float* x, int64_t n, double* y);
 int64_t samevec_selftest(char* text, int64_t size);

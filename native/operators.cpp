@@ -139,7 +139,10 @@ int row_count(const Tensor& offsets, int64_t total) {
   return rows;
 }
 
+// Every graph begins with this operator, on the thread that runs it: the place to ask how that thread computes.
 void offsets(const Call& call) {
+  const char* problem = float_environment_problem();
+  require(!problem, problem);
   const Tensor mask = call.input(0);
   require(mask.rank == 2, "the mask must be [rows, tokens]");
   const int64_t rows = mask.sizes[0], tokens = mask.sizes[1], size = rows + 1;
