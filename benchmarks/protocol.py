@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ["REPOSITORY", "Child", "PeerFailedError", "PeerUnavailableError", "parse_answer", "without_paths"]
+__all__ = [
+    "REPOSITORY",
+    "Child",
+    "PeerFailedError",
+    "PeerUnavailableError",
+    "parse_answer",
+    "peer_environment",
+    "without_paths",
+]
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _ANSWER_TIMEOUT_S = 2400.0
@@ -76,6 +85,17 @@ def parse_answer(line: str) -> dict[str, Any]:
     raise kind(without_paths(message))
 
 
+def peer_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a peer's process: our modules, no hub, no telemetry.
+
+    Notes
+    -----
+    The peers import onnxruntime without samevec, which would switch its telemetry off. The user's choice stands.
+    """
+    ours = {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {"ORT_DISABLE_TELEMETRY": "1", **environ, **ours}
+
+
 class Child:
     """A peer script running in its environment; a context manager that ends it.
 
@@ -95,7 +115,7 @@ class Child:
         self._process = subprocess.Popen(
             [str(python), "-m", f"benchmarks.peers.{script}"],
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
+            env=peer_environment(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -25,8 +25,8 @@
       NotReadyError               not serving (yet, or any more)
       InferenceError              the session could not compute
         SessionLoadError          the graph could not be loaded
-        NativeLibraryError        samevec's own library cannot be loaded
         ProviderUnavailableError  the execution provider asked for is not to be had
+        NativeLibraryError        the native library is not there or cannot be used here
         SessionRunError           a run failed
           ItemsFailedError        it failed for some items, for want of memory even alone; names them
         NonFiniteOutputError      a run gave NaN, infinity or a zero vector
@@ -321,23 +321,30 @@ class SessionLoadError(InferenceError):
     """A graph could not be loaded into a session."""
 
 
-class NativeLibraryError(InferenceError):
-    """samevec's own library, which the cpu profile computes with, cannot be loaded."""
-
-    def __init__(self, problem: str) -> None:
-        self.problem = problem
-        super().__init__(
-            f"the native library cannot be used: {problem}; install samevec from a wheel of this platform"
-            " (or build it: pip install . in a checkout), or use --profile portable"
-        )
-
-
 class ProviderUnavailableError(InferenceError):
     """The execution provider asked for is not to be had on this machine."""
 
     def __init__(self, provider: str, reason: str) -> None:
         self.provider = provider
         super().__init__(f"{provider}: {reason}")
+
+
+class NativeLibraryError(InferenceError):
+    """The native library is not there, or cannot be used here.
+
+    Attributes
+    ----------
+    path : Path
+    rebuild : bool
+        Whether building it again would help.
+    """
+
+    def __init__(self, path: Path, problem: str, *, rebuild: bool = True) -> None:
+        self.path = path
+        self.problem = problem
+        self.rebuild = rebuild
+        build = "build it (`python native/build.py` in a checkout, elsewhere reinstall samevec), or " if rebuild else ""
+        super().__init__(f"{path}: {problem}; {build}use --profile portable")
 
 
 class SessionRunError(InferenceError):

@@ -1,4 +1,4 @@
-"""Settings from outside: the only module that reads ``os.environ``."""
+"""Settings from outside: the only module that reads ``os.environ``, and the one variable set there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import platformdirs
 from samevec.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
 
 __all__ = [
     "ENV_PREFIX",
@@ -21,6 +21,7 @@ __all__ = [
     "default_token_budget",
     "default_workers",
     "server_environment",
+    "silence_onnxruntime",
 ]
 
 #: Every flag has an environment variable: this, then the flag's name in capitals.
@@ -103,3 +104,20 @@ def server_environment(
     if not is_glibc or list(arguments[:1]) != ["serve"] or "PYTHONMALLOC" in environ:
         return None
     return {**environ, "PYTHONMALLOC": "malloc"}
+
+
+def silence_onnxruntime(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Switch ONNX Runtime's telemetry off, unless the environment says something of it.
+
+    Parameters
+    ----------
+    environ : mutable mapping
+        ``ORT_DISABLE_TELEMETRY`` there is the user's choice and stays.
+
+    Notes
+    -----
+    The variable is read when onnxruntime is imported. Without it, releases from 1.29 on write a database and a device
+    id under ``~/.cache/Microsoft`` and ``.ses`` under ``TMPDIR`` (Linux, macOS), and look a collector up: 1.32 does so
+    9 s after the import.
+    """
+    environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -1,1 +1,1 @@
-"""The native library: the operators of the cpu profile, built from native/."""
+"""samevec's own ONNX Runtime operators, built from ``native/``; DEFINITION.md there says what they compute."""

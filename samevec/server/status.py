@@ -92,6 +92,7 @@ HTTP_STATUS: dict[type[errors.SamevecError], ErrorStatus] = {
     errors.SessionLoadError: ErrorStatus(503, _UNAVAILABLE),
     errors.NativeLibraryError: ErrorStatus(503, _UNAVAILABLE),
     errors.ProviderUnavailableError: ErrorStatus(503, _UNAVAILABLE),
+    errors.NativeLibraryError: ErrorStatus(503, _UNAVAILABLE),
     errors.SessionRunError: ErrorStatus(500, "inference_error"),
     errors.ItemsFailedError: ErrorStatus(500, "inference_error"),
     errors.NonFiniteOutputError: ErrorStatus(500, "non_finite_output"),

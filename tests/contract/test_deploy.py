@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 DEPLOY = ROOT / "deploy"
 COMMANDS = {path[1]: command for path, command in commands() if len(path) == 2}
-VARIABLES = {flag.envvar for _, command in commands() for flag in flags(command)} | {"SAMEVEC_HOME"}
+#: ONNX Runtime's switch. samevec sets it too; here it is for whatever else runs in the same place.
+SILENT = "ORT_DISABLE_TELEMETRY"
+VARIABLES = {flag.envvar for _, command in commands() for flag in flags(command)} | {"SAMEVEC_HOME", SILENT}
 #: Longest drain that the files allow for: what stops the process must wait longer.
 DRAIN_S = 30.0
 
@@ -61,6 +63,7 @@ def test_the_unit_starts_a_command_that_exists() -> None:
     assert program.endswith("/samevec")
     require_command(words)
     assert {one.partition("=")[0] for one in service["Environment"]} <= VARIABLES
+    assert f"{SILENT}=1" in service["Environment"]
     assert float(service["TimeoutStopSec"][0]) > DRAIN_S
     assert service["RestartPreventExitStatus"] == ["1 2 3"]  # errors.EXIT_CODES: no restart mends them
     assert service["User"] != ["root"]
@@ -74,6 +77,7 @@ def test_the_agent_starts_a_command_that_exists() -> None:
     assert program.endswith("/samevec")
     require_command(words)
     assert set(agent["EnvironmentVariables"]) <= VARIABLES
+    assert agent["EnvironmentVariables"][SILENT] == "1"
     assert agent["ExitTimeOut"] > DRAIN_S
     assert agent["Umask"] == 0o077
 
@@ -125,6 +129,7 @@ def test_the_serving_image_has_no_torch_and_is_the_last_stage() -> None:
     assert values("serve", "RUN") == ["pip install -c constraints.txt '.[cpu]'"]
     assert values("export", "RUN") == ["pip install -c constraints.txt '.[cpu,export]'"]
     assert all(stages()[stage][0][1].startswith("base AS") for stage in ("export", "serve"))
+    assert f"{SILENT}=1" in values("base", "ENV")[0].split()
     (check,) = values("serve", "HEALTHCHECK")
     assert "/ready" in check
     assert values("serve", "EXPOSE") == ["8765"]
@@ -138,7 +143,8 @@ def test_the_compose_file_names_stages_commands_and_variables_that_exist() -> No
         assert service["build"]["target"] in stages()
         assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
         require_command(service["command"])
-        assert set(service.get("environment", {})) <= VARIABLES
+        assert set(service["environment"]) <= VARIABLES
+        assert service["environment"][SILENT] == "1"
     assert services["serve"]["ports"] == ["127.0.0.1:8765:8765"]
     assert float(services["serve"]["stop_grace_period"].rstrip("s")) > DRAIN_S
     assert cli.commands["serve"] is COMMANDS["serve"]

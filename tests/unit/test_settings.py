@@ -8,7 +8,13 @@ import platformdirs
 import pytest
 
 from samevec.errors import ConfigError
-from samevec.settings import default_home, default_snapshots, default_token_budget, server_environment
+from samevec.settings import (
+    default_home,
+    default_snapshots,
+    default_token_budget,
+    server_environment,
+    silence_onnxruntime,
+)
 
 
 def test_home_is_the_users_data_folder_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +56,10 @@ def test_only_a_server_starts_again_with_another_allocator(
     arguments: list[str], given: dict[str, str], is_glibc: bool, wanted: dict[str, str] | None
 ) -> None:
     assert server_environment(arguments, given, is_glibc=is_glibc) == wanted
+
+
+def test_onnxruntime_is_silent_unless_the_user_chose() -> None:
+    for given, wanted in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0"), ({"ORT_DISABLE_TELEMETRY": ""}, "")):
+        environ = dict(given)
+        silence_onnxruntime(environ)
+        assert environ == {"ORT_DISABLE_TELEMETRY": wanted}

@@ -12,7 +12,15 @@ import pytest
 
 from benchmarks.peers.loop import BATCH_SIZES, Unavailable, _answer
 from benchmarks.peers.onnxruntime_peer import _groups
-from benchmarks.protocol import REPOSITORY, Child, PeerFailedError, PeerUnavailableError, parse_answer, without_paths
+from benchmarks.protocol import (
+    REPOSITORY,
+    Child,
+    PeerFailedError,
+    PeerUnavailableError,
+    parse_answer,
+    peer_environment,
+    without_paths,
+)
 from benchmarks.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -100,6 +108,17 @@ def test_what_is_no_answer_is_a_failure(line: str) -> None:
 )
 def test_paths_never_reach_results(text: str, shown: str) -> None:
     assert without_paths(text) == shown
+
+
+def test_peers_report_to_nobody_unless_the_user_says_so() -> None:
+    assert peer_environment({"A": "b"}) == {
+        "A": "b",
+        "PYTHONPATH": str(REPOSITORY),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "ORT_DISABLE_TELEMETRY": "1",
+    }
+    assert peer_environment({"ORT_DISABLE_TELEMETRY": "0"})["ORT_DISABLE_TELEMETRY"] == "0"
 
 
 def test_a_real_child_says_what_it_does_not_offer(tmp_path: Path) -> None:
