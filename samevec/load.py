@@ -331,9 +331,7 @@ def open_proved(
         workers=workers,
     )
     fix = commands.parity(entry.name, profile)
-    require_probe(
-        candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix, answers=candidate.answers
-    )
+    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix, answers=candidate.answers)
     give_back_memory()  # what was read to load it, and is done with
     return _with_fallback(candidate, tolerance)
 

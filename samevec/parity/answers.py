@@ -86,9 +86,7 @@ class Answers:
     @property
     def digest(self) -> str:
         """``sha256:...`` over arithmetic, case set and every case; what a lock pins."""
-        return digest_json(
-            {"arithmetic": self.arithmetic, "case_set": self.case_set_digest, "cases": list(self.cases)}
-        )
+        return digest_json({"arithmetic": self.arithmetic, "case_set": self.case_set_digest, "cases": list(self.cases)})
 
     def to_bytes(self) -> bytes:
         """Return the bytes of ``answers.json``."""

@@ -90,7 +90,6 @@ HTTP_STATUS: dict[type[errors.SamevecError], ErrorStatus] = {
     errors.NotReadyError: ErrorStatus(503, _UNAVAILABLE),
     errors.InferenceError: ErrorStatus(500, "inference_error"),
     errors.SessionLoadError: ErrorStatus(503, _UNAVAILABLE),
-    errors.NativeLibraryError: ErrorStatus(503, _UNAVAILABLE),
     errors.ProviderUnavailableError: ErrorStatus(503, _UNAVAILABLE),
     errors.NativeLibraryError: ErrorStatus(503, _UNAVAILABLE),
     errors.SessionRunError: ErrorStatus(500, "inference_error"),
