@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench native wheels emulators clean
 
 help:
 	@echo "make demo    export, prove and serve the built-in toy pair"
@@ -13,9 +13,12 @@ help:
 	@echo "make lint    ruff, ruff format and mypy --strict"
 	@echo "make format  rewrite files as ruff formats them"
 	@echo "make bench   measure against peers (long; see benchmarks/README.md)"
+	@echo "make native  build the C++ again"
+	@echo "make wheels  a wheel for x86-64 and one for ARM64, into dist/"
+	@echo "make emulators  other processors, for the tests (Debian 12 on x86-64, as root)"
 
-# One stamp for one installation: changed requirements install again.
-$(STAMP): pyproject.toml constraints.txt
+# One stamp for one installation: changed requirements install again, changed C++ builds again.
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard native/*.cpp native/*.h native/*.inc native/*.py)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cpu,export,dev]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps truememory
@@ -39,5 +42,18 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+native: $(STAMP)
+	$(BIN)/python native/build.py
+
+# pip fetches zig into a build environment of its own, as hatch_build.py asks.
+wheels: $(STAMP)
+	for target in x86_64-linux aarch64-linux; do \
+	  SAMEVEC_BUILD_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done
+	$(BIN)/python -m pytest tests/native/built_wheels.py
+
+emulators: $(STAMP)
+	$(BIN)/python tests/native/emulators.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .emulators .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -271,8 +271,9 @@ AttentionCall make_attention(const Call& call) {
     require(!*table || (table->rank == 2 && table->sizes[0] >= longest && table->sizes[1] == d / 2), "a rotary table is too short or too narrow");
   for (const Tensor* g : {&gq, &gk}) require(!*g || g->is_vector(d), "the norm of a head must be as long as the head");
   const int64_t sizes[2] = {total, a.heads * d};
+  const int window = a.window < longest ? (int)a.window : longest;  // a longer one hides nothing either, and could overflow
   return {qkv.floats(), offsets.int32s(), cos.floats(), sin.floats(), gq.floats(), gk.floats(), (float*)call.output(0, sizes, 2),
-          rows, longest, (int)a.heads, (int)a.kv_heads, (int)d, a.causal == 1, (int)a.window, a.epsilon, 1 / __builtin_sqrtf((float)d)};
+          rows, longest, (int)a.heads, (int)a.kv_heads, (int)d, a.causal == 1, window, a.epsilon, 1 / __builtin_sqrtf((float)d)};
 }
 
 // Long texts: keys of some (row, key head) units packed by all threads, then their queries by all threads.

@@ -22,6 +22,7 @@ __all__ = ["ARITHMETIC", "NativeLibrary", "find_library", "load_library", "open_
 ARITHMETIC = 1
 
 _SELFTEST_BYTES = 1 << 16
+_NO_KERNELS = "this processor lacks AVX2 or FMA, which the library needs, or lacks what SAMEVEC_INSTRUCTION_SET names"
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "samevec_arithmetic": (ctypes.c_int, ()),
     "samevec_instruction_set": (ctypes.c_char_p, ()),
@@ -59,7 +60,7 @@ class NativeLibrary:
             raise NativeLibraryError(path, f"it computes by definition {self.arithmetic}, this samevec by {ARITHMETIC}")
         self.instruction_set = bytes(self._functions.samevec_instruction_set()).decode("ascii")
         if not self.instruction_set:
-            raise NativeLibraryError(path, "this processor lacks AVX2 or FMA, which the library needs", rebuild=False)
+            raise NativeLibraryError(path, _NO_KERNELS, rebuild=False)
 
     def unit_norm(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return each vector divided by its length.
