@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LOCK_VERSION",
     "Activation",
-    "PinnedAnswers",
     "Golden",
     "GoldenCosines",
     "GoldenPair",
@@ -22,6 +21,7 @@ __all__ = [
     "Lock",
     "LockedFile",
     "LockedModel",
+    "PinnedAnswers",
     "Pooling",
     "Task",
     "Tolerance",

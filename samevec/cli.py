@@ -237,15 +237,7 @@ def export(**flags: Any) -> int:
 @option("--report", type=_PathType(file_okay=False), metavar="DIR", help="Write index.html and report.json here.")
 @option("--junit", type=_PathType(dir_okay=False), metavar="FILE", help="Write JUnit XML, one test case a cell.")
 @_json_option
-def parity(
-    models: Sequence[str],
-    lock_ref: str | None,
-    home: Path | None,
-    as_json: bool,
-    selftest: bool,
-    bisect: bool,
-    **flags: Any,
-) -> int:
+def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_json: bool, **flags: Any) -> int:
     """Compare exported models with their PyTorch reference on this machine and write receipts.
 
     Needs no torch: the reference travels with the artifact. Only --reference live does, and the checkpoint's files too
@@ -253,6 +245,7 @@ def parity(
     """
     from samevec.parity_command import ParityPlan, run_bisect, run_parity, run_selftest  # noqa: PLC0415  onnxruntime
 
+    selftest, bisect = flags.pop("selftest"), flags.pop("bisect")
     if selftest:
         return run_selftest(say=click.echo)
     lock, home = load_lock(lock_ref), home or default_home()

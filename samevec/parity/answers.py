@@ -1,4 +1,4 @@
-"""Answers: the bits that every built-in case gave at export. Where the native library computes, every machine gives them.
+"""Answers: the bits of every built-in case at export; where the native library computes, every machine gives them.
 
 The reference judges whether numbers are right, within the tolerance; answers judge whether they are the same, to the
 last bit. Beside each case's digest the file keeps, for three cases, a digest of every node's output, by which
@@ -119,18 +119,21 @@ def read_answers(path: Path, *, fix: str) -> Answers:
         It is not there or not readable.
     """
     try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        if record["answers_version"] != ANSWERS_VERSION:
-            raise ValueError(f"answers_version {record['answers_version']!r} is not {ANSWERS_VERSION}")
-        nodes = {int(case): tuple(NodeAnswer(*node) for node in found) for case, found in record["nodes"].items()}
-        return Answers(
-            arithmetic=int(record["arithmetic"]),
-            case_set_digest=str(record["case_set_digest"]),
-            cases=tuple(map(str, record["cases"])),
-            nodes=nodes,
-        )
+        return _from_record(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReferenceMissingError(f"{path}: no readable answers ({error})", fix=fix) from error
+
+
+def _from_record(record: Mapping[str, Any]) -> Answers:
+    if record["answers_version"] != ANSWERS_VERSION:
+        raise ValueError(f"answers_version {record['answers_version']!r} is not {ANSWERS_VERSION}")
+    nodes = {int(case): tuple(NodeAnswer(*node) for node in found) for case, found in record["nodes"].items()}
+    return Answers(
+        arithmetic=int(record["arithmetic"]),
+        case_set_digest=str(record["case_set_digest"]),
+        cases=tuple(map(str, record["cases"])),
+        nodes=nodes,
+    )
 
 
 def require_pinned(entry: LockedModel, answers: Answers) -> None:

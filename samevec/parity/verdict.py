@@ -198,10 +198,9 @@ class AnswersCheck:
         """One sentence where any bit differs."""
         if not self.changed:
             return ()
-        return (
-            f"answers: {len(self.changed)} of {self.n_compared} cases have other bits than at export, first case "
-            f"{self.changed[0]}, on {self.processor}; samevec parity --bisect names the operator",
-        )
+        words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
+        where = f"first case {self.changed[0]}, on {self.processor}"
+        return (f"answers: {words}, {where}; samevec parity --bisect names the operator",)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
