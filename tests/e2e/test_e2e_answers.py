@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from samevec.lock import dump_lock, load_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from e2e_tools import Done, ToyHome
     from emulation import EmulatedProcessor
