@@ -124,7 +124,10 @@ class _Pair:
             ours.append(helper.make_node(operator, ["x", f"w{i}"], [f"y{i}"], domain="samevec", columns=columns))
             theirs.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"y{i}"]))
         self.names = [f"y{i}" for i in range(copies)]
-        self.native, self.stock = _session(ours, our_weights, native=True), _session(theirs, their_weights, native=False)
+        self.native, self.stock = (
+            _session(ours, our_weights, native=True),
+            _session(theirs, their_weights, native=False),
+        )
 
     def measure(self, rows: int, inner: int, seconds: float) -> tuple[float, float]:
         """Return the seconds of one product on each side: all copies in turn, over their number."""
@@ -160,7 +163,9 @@ def measure(rows: Sequence[int], seconds: float) -> list[Product]:
         for n_rows in rows:
             native_s, stock_s = pair.measure(n_rows, inner, seconds)
             found.append(
-                Product(rows=n_rows, inner=inner, columns=columns, stored=stored, native_s=native_s, onnxruntime_s=stock_s)
+                Product(
+                    rows=n_rows, inner=inner, columns=columns, stored=stored, native_s=native_s, onnxruntime_s=stock_s
+                )
             )
             print(f"{inner} x {columns} {stored}, {n_rows} rows: {stock_s / native_s:.2f}", file=sys.stderr, flush=True)
     return found

@@ -104,13 +104,24 @@ class Call {
   }
   float* output_like(size_t i, const Tensor& tensor) const { return (float*)output(i, tensor.sizes, tensor.rank); }
 
-  // Runs `task(i)` for i below n on the session's threads. A task must not throw.
+  // Runs `task(i)` for i below n on the session's threads. A task must not throw. Threads that compute otherwise, as those
+  // of a session that flushes denormals, are refused.
   template <typename Task>
   void parallel(int64_t n, const Task& task) const {
     if (n == 1) return task((size_t)0);
     if (n <= 0) return;
-    check(api->KernelContext_ParallelFor(
-        context_, [](void* data, size_t i) { (*(const Task*)data)(i); }, (size_t)n, 0, (void*)&task));
+    struct Shared {
+      const Task& task;
+      std::atomic<const char*> problem;
+    } shared{task, {nullptr}};
+    auto run = [](void* data, size_t i) {
+      Shared& shared = *(Shared*)data;
+      if (const char* problem = float_environment_problem()) shared.problem = problem;
+      else shared.task(i);
+    };
+    check(api->KernelContext_ParallelFor(context_, run, (size_t)n, 0, &shared));
+    const char* problem = shared.problem;
+    require(!problem, problem);
   }
   // The same for a task that may have found no memory and says so.
   template <typename Task>
@@ -271,8 +282,9 @@ AttentionCall make_attention(const Call& call) {
     require(!*table || (table->rank == 2 && table->sizes[0] >= longest && table->sizes[1] == d / 2), "a rotary table is too short or too narrow");
   for (const Tensor* g : {&gq, &gk}) require(!*g || g->is_vector(d), "the norm of a head must be as long as the head");
   const int64_t sizes[2] = {total, a.heads * d};
+  const int window = a.window < longest ? (int)a.window : longest;  // a longer one hides nothing either, and could overflow
   return {qkv.floats(), offsets.int32s(), cos.floats(), sin.floats(), gq.floats(), gk.floats(), (float*)call.output(0, sizes, 2),
-          rows, longest, (int)a.heads, (int)a.kv_heads, (int)d, a.causal == 1, (int)a.window, a.epsilon, 1 / __builtin_sqrtf((float)d)};
+          rows, longest, (int)a.heads, (int)a.kv_heads, (int)d, a.causal == 1, window, a.epsilon, 1 / __builtin_sqrtf((float)d)};
 }
 
 // Long texts: keys of some (row, key head) units packed by all threads, then their queries by all threads.
@@ -423,7 +435,7 @@ const Operator kOperators[] = {
 
 OrtStatus* register_all(OrtSessionOptions* options) {
   if (!find_kernels())
-    return api->CreateStatus(ORT_FAIL, "samevec: this processor has neither AVX2 with FMA nor NEON; use the profile 'portable'");
+    return api->CreateStatus(ORT_FAIL, "samevec: this processor has neither AVX2 with FMA nor NEON, or not what SAMEVEC_INSTRUCTION_SET names; use the profile 'portable'");
   OrtCustomOpDomain* domain = nullptr;
   OrtStatus* status = api->CreateCustomOpDomain("samevec", &domain);
   for (const Operator& op : kOperators)

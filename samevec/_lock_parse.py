@@ -16,6 +16,7 @@ from samevec._lock_records import (
     Lock,
     LockedFile,
     LockedModel,
+    PinnedAnswers,
     Pooling,
     Task,
     Tolerance,
@@ -62,6 +63,7 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 _SOURCE = re.compile(r"hf:[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?:toy|local):[A-Za-z0-9][\w.-]*", re.ASCII)
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _SHORT_REVISION = re.compile(r"[0-9a-f]{4,39}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)*(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z0-9.]+)?")
 # A part may not begin with a dot: that bars "..", hidden files and the folder where the hub's client keeps its notes.
@@ -163,6 +165,7 @@ def _parse_model(table: Table) -> LockedModel:
         golden=_parse_golden(table),
         files=_parse_files(table),
         optional=table.flag("optional") if table.has("optional") else False,
+        answers=_parse_answers(table),
     )
     _check_combination(table, model)
     _check_embedder(table, model) if task == "embed" else _check_reranker(table, model)
@@ -189,6 +192,18 @@ def _parse_architecture(table: Table) -> str:
     if name not in known:
         raise table.error("architecture", f"must be one of {', '.join(known)}, found {shown(name)}")
     return name
+
+
+def _parse_answers(table: Table) -> PinnedAnswers | None:
+    if not table.has("answers"):
+        return None
+    found = table.table("answers", keys=("arithmetic", "case_set", "digest"))
+    rule = "must be sha256: and 64 lower-case hex digits"
+    return PinnedAnswers(
+        arithmetic=found.count("arithmetic"),
+        case_set_digest=_match(found, "case_set", _DIGEST, rule),
+        digest=_match(found, "digest", _DIGEST, rule),
+    )
 
 
 def _parse_prompts(table: Table) -> dict[str, str]:

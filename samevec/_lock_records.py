@@ -21,6 +21,7 @@ __all__ = [
     "Lock",
     "LockedFile",
     "LockedModel",
+    "PinnedAnswers",
     "Pooling",
     "Task",
     "Tolerance",
@@ -142,6 +143,29 @@ class GoldenCosines:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PinnedAnswers:
+    """The bits that a model gives, see :class:`samevec.parity.answers.Answers`.
+
+    Attributes
+    ----------
+    arithmetic : int
+        Of the native library.
+    case_set_digest : str
+        ``sha256:...`` of the built-in cases that were answered.
+    digest : str
+        ``sha256:...`` of the answers.
+    """
+
+    arithmetic: int
+    case_set_digest: str
+    digest: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the TOML form: ``arithmetic``, ``case_set``, ``digest``."""
+        return {"arithmetic": self.arithmetic, "case_set": self.case_set_digest, "digest": self.digest}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Golden:
     """Values known from outside samevec; each kind may be absent."""
 
@@ -193,6 +217,8 @@ class LockedModel:
     files : tuple of LockedFile
     optional : bool
         Whether commands that are given no ``--model`` leave it out.
+    answers : PinnedAnswers or None
+        What comes out of the native graph, to the bit.
     """
 
     name: str
@@ -211,11 +237,12 @@ class LockedModel:
     golden: Golden
     files: tuple[LockedFile, ...]
     optional: bool = False
+    answers: PinnedAnswers | None = None
 
     @property
     def digest(self) -> str:
-        """``"sha256:<64 hex>"`` of the whole entry; any changed fact changes it."""
-        return digest_json(self.to_dict())
+        """``"sha256:<64 hex>"`` of what goes in: any changed fact changes it, the answers do not."""
+        return digest_json({key: value for key, value in self.to_dict().items() if key != "answers"})
 
     @property
     def total_bytes(self) -> int:
@@ -258,6 +285,8 @@ class LockedModel:
             record["prompts"] = dict(self.prompts)
         if golden := self.golden.to_dict():
             record["golden"] = golden
+        if self.answers is not None:
+            record["answers"] = self.answers.to_dict()
         record["files"] = [file.to_dict() for file in self.files]
         return record
 

@@ -4,6 +4,8 @@
 
     HOME/artifacts/<model>--<profile>--<16 hex of the artifact digest>/
         model.onnx  model.onnx.data  tokenizer.json  reference.safetensors
+        answers.json       of a native graph: the bits of every built-in case
+        trace.onnx         of a native graph: the same with every node's output
         manifest.json      what everything else must hash to
         receipts/          what parity found on this machine
 """
@@ -28,12 +30,14 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
 
 __all__ = [
+    "ANSWERS_NAME",
     "DATA_NAME",
     "GRAPH_NAME",
     "MANIFEST_NAME",
     "MANIFEST_VERSION",
     "REFERENCE_NAME",
     "TOKENIZER_NAME",
+    "TRACE_NAME",
     "Artifact",
     "FileDigest",
     "GraphInfo",
@@ -53,6 +57,8 @@ GRAPH_NAME = "model.onnx"
 DATA_NAME = "model.onnx.data"
 TOKENIZER_NAME = "tokenizer.json"
 REFERENCE_NAME = "reference.safetensors"
+ANSWERS_NAME = "answers.json"
+TRACE_NAME = "trace.onnx"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +105,11 @@ class TokenizerInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """The record in ``manifest.json``; its bytes' digest is the artifact's digest."""
+    """The record in ``manifest.json``; its bytes' digest is the artifact's digest.
+
+    ``arithmetic`` and ``answers`` are a native graph's: the library's number, and the digest of the bits that every
+    built-in case gave (:class:`samevec.parity.answers.Answers`).
+    """
 
     model: str
     task: str
@@ -111,6 +121,8 @@ class Manifest:
     graph: GraphInfo
     tokenizer: TokenizerInfo
     files: Mapping[str, FileDigest]
+    arithmetic: int | None = None
+    answers: str | None = None
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes of ``manifest.json``."""
@@ -168,6 +180,16 @@ class Artifact:
     def reference_path(self) -> Path:
         """What PyTorch gave for the built-in cases."""
         return self.path / REFERENCE_NAME
+
+    @property
+    def answers_path(self) -> Path:
+        """The bits of the built-in cases; only a native graph has them."""
+        return self.path / ANSWERS_NAME
+
+    @property
+    def trace_path(self) -> Path:
+        """The graph with every node's output; only a native graph has it."""
+        return self.path / TRACE_NAME
 
     @property
     def receipts_path(self) -> Path:

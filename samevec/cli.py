@@ -230,6 +230,8 @@ def export(**flags: Any) -> int:
 @_lock_option
 @_home_option
 @option("--quick", is_flag=True, help="Some of the cases and groupings; writes no receipt when they pass.")
+@option("--selftest", is_flag=True, help="No model: the native library's kernels beside their hashes; two seconds.")
+@option("--bisect", is_flag=True, help="Every node's output of three cases beside the export's: which one differs.")
 @option("--reference", type=click.Choice(["stored", "live"]), default="stored", help="live: PyTorch again beside it.")
 @_from_option
 @option("--report", type=_PathType(file_okay=False), metavar="DIR", help="Write index.html and report.json here.")
@@ -241,13 +243,18 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
     Needs no torch: the reference travels with the artifact. Only --reference live does, and the checkpoint's files too
     (--from, the home's snapshots or the hub): it compares stored reference, PyTorch computed now, and candidate.
     """
-    from samevec.parity_command import ParityPlan, run_parity  # noqa: PLC0415  onnxruntime
+    from samevec.parity_command import ParityPlan, run_bisect, run_parity, run_selftest  # noqa: PLC0415  onnxruntime
 
+    selftest, bisect = flags.pop("selftest"), flags.pop("bisect")
+    if selftest:
+        return run_selftest(say=click.echo)
     lock, home = load_lock(lock_ref), home or default_home()
     commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
     entries = _entries(lock, models)
     flags["profile"] = _resolved(flags["profile"], entries, home, "parity")
     plan = ParityPlan(lock=lock, entries=tuple(entries), home=home, commands=commands, **flags)
+    if bisect:
+        return run_bisect(plan, say=click.echo)
     show = _show_failures if as_json else _show_verdict
     report = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
     if as_json:
@@ -353,18 +360,36 @@ def lock_check(lock_ref: str | None, as_json: bool) -> int:
 
 @lock_group.command("update")
 @click.argument("name")
-@option("--revision", required=True, metavar="SHA", help="40 hex digits of a commit; names such as main are refused.")
+@option("--revision", metavar="SHA", help="40 hex digits of a commit; names such as main are refused.")
+@option("--answers", is_flag=True, help="Pin the bits that the model's cpu artifact under --home answers with.")
 @_lock_option
-def lock_update(name: str, revision: str, lock_ref: str | None) -> int:
-    """Pin model NAME at another revision: the only command that writes a lock."""
-    from samevec.export.hub import Hub  # noqa: PLC0415
-    from samevec.export.lock_update import update_lock  # noqa: PLC0415
-
+@_home_option
+def lock_update(name: str, revision: str | None, answers: bool, lock_ref: str | None, home: Path | None) -> int:
+    """Pin model NAME at another revision, or with its answers: the only command that writes a lock."""
     if lock_ref is None or lock_ref == "toy":
         raise ConfigError("lock update needs --lock FILE: the packaged locks are not written")
-    changes = update_lock(Path(lock_ref), name, revision, hub=Hub())
+    if (revision is None) == (not answers):
+        raise ConfigError("lock update needs either --revision SHA or --answers")
+    if revision is None:
+        changes = _pin_answers(Path(lock_ref), name, home or default_home())
+    else:
+        from samevec.export.hub import Hub  # noqa: PLC0415
+        from samevec.export.lock_update import update_lock  # noqa: PLC0415
+
+        changes = update_lock(Path(lock_ref), name, revision, hub=Hub())
     click.echo("\n".join(changes) if changes else f"{name}: nothing changed")
     return 0
+
+
+def _pin_answers(path: Path, name: str, home: Path) -> list[str]:
+    from samevec.artifact import find_artifact  # noqa: PLC0415
+    from samevec.export.lock_update import pin_answers  # noqa: PLC0415
+    from samevec.parity.answers import read_answers  # noqa: PLC0415
+
+    entry, commands = load_lock(str(path)).model(name), Commands(lock=path, home=home)
+    artifact = find_artifact(home, entry, "cpu", commands=commands)
+    fix = commands.export(name, "cpu", source=entry.source)
+    return pin_answers(path, name, read_answers(artifact.answers_path, fix=fix))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_CODES",
+    "AnswersDifferError",
     "ArtifactCorruptError",
     "ArtifactError",
     "ArtifactMissingError",
@@ -222,6 +223,19 @@ class GraphContractError(ExportError):
         shown = "; ".join(self.problems[:3])
         more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
         super().__init__(f"{model}: the exported graph was refused: {shown}{more}")
+
+
+class AnswersDifferError(ExportError):
+    """A model does not answer with the bits that its entry in the lock pins.
+
+    Attributes
+    ----------
+    model : str
+    """
+
+    def __init__(self, model: str, problem: str) -> None:
+        self.model = model
+        super().__init__(f"{model}: {problem}")
 
 
 class InputError(SamevecError):

@@ -17,6 +17,7 @@ from samevec.errors import ConfigError, NativeLibraryError, SessionLoadError
 from samevec.lock import load_lock
 from samevec.machine import allowed_cpus, give_back_memory
 from samevec.native.library import load_library
+from samevec.parity.answers import read_answers
 from samevec.parity.cases import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
@@ -36,6 +37,7 @@ from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
     from samevec.lock import LockedModel, Tolerance
+    from samevec.parity.answers import Answers
     from samevec.parity.reference_file import Reference
     from samevec.runtime.profiles import Profile
     from samevec.runtime.session import Session
@@ -75,6 +77,19 @@ class Candidate:
     profile: Profile
     home: Path
     commands: Commands
+
+    @property
+    def answers(self) -> Answers | None:
+        """The bits of the built-in cases; None where the native library does not compute.
+
+        Raises
+        ------
+        ReferenceMissingError
+            They are not there or not readable.
+        """
+        if not self.profile.is_native:
+            return None
+        return read_answers(self.artifact.answers_path, fix=self.export_command)
 
     @property
     def export_command(self) -> str:
@@ -316,7 +331,7 @@ def open_proved(
         workers=workers,
     )
     fix = commands.parity(entry.name, profile)
-    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix)
+    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix, answers=candidate.answers)
     give_back_memory()  # what was read to load it, and is done with
     return _with_fallback(candidate, tolerance)
 

@@ -17,6 +17,7 @@ The form, with everything that may stand in it::
     [models.golden.cosines]   queries, documents, values, and perhaps prompt (embed, may be absent)
     [[models.golden.tokens]]  text, ids, and perhaps prompt (embed, may be absent)
     [[models.golden.pairs]]   query, document, logit, score, and perhaps ids (rerank, may be absent)
+    [models.answers]          arithmetic, case_set, digest: the bits that come out (may be absent)
     [[models.files]]          path, size (bytes), sha256
 """
 
@@ -40,6 +41,7 @@ from samevec._lock_records import (
     Lock,
     LockedFile,
     LockedModel,
+    PinnedAnswers,
     Pooling,
     Task,
     Tolerance,
@@ -64,6 +66,7 @@ __all__ = [
     "Lock",
     "LockedFile",
     "LockedModel",
+    "PinnedAnswers",
     "Pooling",
     "Task",
     "Tolerance",

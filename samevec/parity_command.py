@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from samevec.errors import ConfigError
 from samevec.live_reference import compute_live, require_torch
 from samevec.load import binding_of, open_candidate, reference_of
+from samevec.machine import cpu_name
+from samevec.native.library import load_library
+from samevec.native.selftest import differing_kernels
+from samevec.parity.bisect import bisect
+from samevec.parity.cases import builtin_cases
 from samevec.parity.report_files import clear_report, report_record, write_junit, write_report
+from samevec.parity.tokens import tokenize_cases
 from samevec.prove import prove
+from samevec.runtime.collate import collate
+from samevec.runtime.session import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +27,11 @@ if TYPE_CHECKING:
 
     from samevec.commands import Commands
     from samevec.lock import Lock, LockedModel
+    from samevec.parity.bisect import Difference
     from samevec.parity.verdict import Verdict
     from samevec.progress import Progress
 
-__all__ = ["ParityPlan", "run_parity"]
+__all__ = ["ParityPlan", "run_bisect", "run_parity", "run_selftest"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +101,73 @@ def run_parity(
     if plan.junit is not None:
         write_junit(plan.junit, report)
     return report
+
+
+def run_selftest(*, say: Callable[[str], None]) -> int:
+    """Compare the native library's kernels with their hashes on this processor; needs no model.
+
+    Parameters
+    ----------
+    say : callable
+        Takes one line.
+
+    Returns
+    -------
+    int
+        0 if every bit is right, else 1.
+
+    Raises
+    ------
+    NativeLibraryError
+        The library cannot be used here.
+    """
+    library = load_library()
+    wrong = differing_kernels(library)
+    for name, found in sorted(library.selftest().items()):
+        say(f"{name:<22} {found} {'DIFFERS' if name in wrong else 'as it should be'}")
+    where = f"{cpu_name()} ({library.instruction_set}), arithmetic {library.arithmetic}"
+    say(f"{len(wrong)} kernels differ on {where}" if wrong else f"every kernel gives its hash on {where}")
+    return 1 if wrong else 0
+
+
+def run_bisect(plan: ParityPlan, *, say: Callable[[str], None]) -> int:
+    """Say for three cases of each model which operator is the first to give other bits than at export.
+
+    Parameters
+    ----------
+    plan : ParityPlan
+    say : callable
+        Takes one line.
+
+    Returns
+    -------
+    int
+        0 if every node gave the bits of the export, else 1.
+
+    Raises
+    ------
+    ConfigError
+        The profile does not compute with the native library.
+    ArtifactError, ReferenceMissingError, InferenceError
+        A model is not exported, damaged, or cannot be loaded.
+    """
+    found = [difference for entry in plan.entries for difference in _bisect_one(entry, plan, say)]
+    return 1 if any(difference.output for difference in found) else 0
+
+
+def _bisect_one(entry: LockedModel, plan: ParityPlan, say: Callable[[str], None]) -> list[Difference]:
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
+    answers = candidate.answers
+    if answers is None:
+        raise ConfigError(f"--bisect compares bits, which only the profile cpu promises; this is {plan.profile}")
+    session = OnnxSession(candidate.artifact.trace_path, candidate.profile)
+    rows = tokenize_cases(candidate.model, builtin_cases(entry.task, prompts=entry.prompts), together=True)
+    found = []
+    for case in answers.nodes:
+        features = collate([rows[case]], pad_token_id=candidate.model.engine.pad_token_id, pad_to_multiple=1)
+        found.append(bisect(session, answers, case, features))
+        say(f"{entry.name}: {found[-1].words}")
+    return found
 
 
 def _prepare_outputs(plan: ParityPlan) -> None:

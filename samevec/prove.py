@@ -68,6 +68,7 @@ def prove(
         profile=candidate.profile,
         quick=quick,
         artifact_digest=candidate.artifact.digest,
+        answers=candidate.answers,
         progress=progress,
         fix=candidate.export_command,
     )

@@ -1,4 +1,4 @@
-"""``samevec lock update NAME --revision SHA``: the only thing that writes a lock."""
+"""``samevec lock update NAME``: the only thing that writes a lock, by revision or with a model's answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samevec.errors import LockError, LockValidationError, SourceError
-from samevec.lock import LockedFile, dump_lock, is_revision, parse_lock, read_lock, revision_problem
+from samevec.lock import LockedFile, PinnedAnswers, dump_lock, is_revision, parse_lock, read_lock, revision_problem
 
 if TYPE_CHECKING:
     from samevec.export.hub import HubFile, HubFiles
     from samevec.lock import Lock, LockedModel
+    from samevec.parity.answers import Answers
 
-__all__ = ["update_lock"]
+__all__ = ["pin_answers", "update_lock"]
 
 # What loading reads: weights, configurations, the tokenizer in each of its forms, and the folders of
 # sentence-transformers' modules. Not read: cards, other frameworks' weights, ready-made ONNX files.
@@ -70,12 +71,49 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
     if scheme != "hf":
         raise SourceError(f"{name}: its source is {entry.source}, and only hf: sources can be asked for a revision")
     files = _pin(entry, repo, revision, hub)
-    updated = replace(entry, revision=revision, files=files)
+    # Answers are of the old weights: the next export says what the new ones give.
+    updated = replace(entry, revision=revision, files=files, answers=None if files != entry.files else entry.answers)
     changes = _changes(entry, updated)
     if changes:
-        models = tuple(updated if model.name == name else model for model in lock.models)
-        _write(path, replace(lock, models=models))
+        _put(path, lock, updated)
     return changes
+
+
+def pin_answers(path: Path, name: str, answers: Answers) -> list[str]:
+    """Pin the bits that a model gives, as its export on this machine recorded them.
+
+    Parameters
+    ----------
+    path : Path
+        The lock; replaced in one rename, and left alone where nothing changes.
+    name : str
+    answers : Answers
+
+    Returns
+    -------
+    list of str
+        What changed, a line each; empty for nothing.
+
+    Raises
+    ------
+    LockError
+        The lock is not valid, has no such model, or cannot be written.
+    """
+    lock = read_lock(path)
+    entry = lock.model(name)
+    pinned = PinnedAnswers(
+        arithmetic=answers.arithmetic, case_set_digest=answers.case_set_digest, digest=answers.digest
+    )
+    if pinned == entry.answers:
+        return []
+    _put(path, lock, replace(entry, answers=pinned))
+    before = "not pinned" if entry.answers is None else entry.answers.digest
+    return [f"answers: {before} -> {pinned.digest}"]
+
+
+def _put(path: Path, lock: Lock, entry: LockedModel) -> None:
+    models = tuple(entry if model.name == entry.name else model for model in lock.models)
+    _write(path, replace(lock, models=models))
 
 
 def _pin(entry: LockedModel, repo: str, revision: str, hub: HubFiles) -> tuple[LockedFile, ...]:

@@ -31,6 +31,7 @@ from samevec.digest import sha256_file
 from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError
 from samevec.export.fetch import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
+from samevec.parity.answers import require_pinned
 from samevec.parity.cases import builtin_cases
 from samevec.parity.reference_file import write_reference
 from samevec.parity.retrieval import builtin_fixture
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from samevec.artifact import GraphInfo
     from samevec.lock import Lock, LockedModel
+    from samevec.parity.answers import Answers
     from samevec.parity.cases import CaseSet
     from samevec.parity.reference import ReferenceModel
     from samevec.runtime.embedder import Embedder
@@ -186,6 +188,7 @@ class _Export:
         del reference
         gc.collect()  # two gigabytes of weights, before the files are hashed
         shutil.copyfile(self.snapshot / TOKENIZER_NAME, self.directory / TOKENIZER_NAME)
+        answers = self._record_answers(case_set, graph) if self.profile.is_native else None
         manifest = Manifest(
             model=entry.name,
             task=entry.task,
@@ -199,6 +202,8 @@ class _Export:
                 pad_token_id=_pad_token_id(self.snapshot), type_ids="token_type_ids" in graph.inputs
             ),
             files=_digest_files(self.directory, self.progress),
+            arithmetic=None if answers is None else answers.arithmetic,
+            answers=None if answers is None else answers.digest,
         )
         (self.directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         return manifest
@@ -213,6 +218,22 @@ class _Export:
             self._torch_model(reference), captured, case_set, tolerance=self.lock.tolerance, progress=self.progress
         )
         write_reference(self.directory / REFERENCE_NAME, replace(captured, torch_baseline=baseline))
+
+    def _record_answers(self, case_set: CaseSet, graph: GraphInfo) -> Answers:
+        """Write the bits of every case, and refuse them where the lock pins others."""
+        from samevec.export.answers import record_answers  # noqa: PLC0415  loads onnx
+
+        answers = record_answers(
+            self.entry,
+            self.profile,
+            case_set,
+            directory=self.directory,
+            pad_token_id=_pad_token_id(self.snapshot),
+            type_ids="token_type_ids" in graph.inputs,
+            progress=self.progress,
+        )
+        require_pinned(self.entry, answers)
+        return answers
 
     def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
         """Return PyTorch itself behind the objects that serve, for running it in company."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samevec.errors import ReferenceMissingError
+from samevec.machine import cpu_name
+from samevec.parity.answers import changed_answers
 from samevec.parity.cases import builtin_cases, quick_positions
 from samevec.parity.driver import driver_digest
 from samevec.parity.gaps import (
@@ -25,13 +27,14 @@ from samevec.parity.levels import levels_of
 from samevec.parity.matrix import Matrix
 from samevec.parity.ranking_check import check_rankings
 from samevec.parity.torch_session import TorchSession
-from samevec.parity.verdict import Verdict, cell_failures
+from samevec.parity.verdict import AnswersCheck, Verdict, cell_failures
 from samevec.progress import SilentProgress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from samevec.lock import Tolerance
+    from samevec.parity.answers import Answers
     from samevec.parity.cases import CaseSet
     from samevec.parity.rankings import Rankings
     from samevec.parity.reference_file import Reference
@@ -60,6 +63,7 @@ def run_gate(
     quick: bool = False,
     golden: bool | None = None,
     artifact_digest: str | None = None,
+    answers: Answers | None = None,
     progress: Progress | None = None,
     fix: str | None = None,
 ) -> Verdict:
@@ -89,6 +93,8 @@ def run_gate(
         the weights are the published ones.
     artifact_digest : str, optional
         For the record.
+    answers : Answers, optional
+        The bits recorded at export: where they are given, every case must have them.
     progress : Progress, optional
     fix : str, optional
         The command that captures the reference anew, for the message.
@@ -114,11 +120,12 @@ def run_gate(
         rankings = check_rankings(
             model, reference, tolerance=tolerance, bits_required=matrix.bits_required, progress=progress, fix=fix
         )
+    answered = None if answers is None else _answered(matrix, answers, fix=fix)
     check_golden = is_published(model.entry) if golden is None else golden
     if check_golden:
         cells += golden_cells(model)
     return replace(
-        _verdict(matrix, profile, cells=cells, runs=runs, rankings=rankings),
+        _verdict(matrix, profile, cells=cells, runs=runs, rankings=rankings, answered=answered),
         case_set_digest=cases.digest,
         artifact_digest=artifact_digest,
         not_measured=_gaps(matrix, profile, cases, runs=runs, rankings=rankings, golden=check_golden),
@@ -146,6 +153,7 @@ def _matrix(
         reference=_rows_of(reference, numbers),
         cases=cases.subset(numbers),
         numbers=numbers,
+        full_digest=cases.digest,
         tolerance=tolerance,
         bits_required=bits_required,
         repeats=repeats,
@@ -154,7 +162,13 @@ def _matrix(
 
 
 def _verdict(
-    matrix: Matrix, profile: Profile, *, cells: Sequence[Cell], runs: Sequence[GroupingRun], rankings: Rankings | None
+    matrix: Matrix,
+    profile: Profile,
+    *,
+    cells: Sequence[Cell],
+    runs: Sequence[GroupingRun],
+    rankings: Rankings | None,
+    answered: AnswersCheck | None,
 ) -> Verdict:
     """Put what was found together, failures of all kinds first to last."""
     model = matrix.model
@@ -174,6 +188,7 @@ def _verdict(
             *cell_failures(cells),
             *(problem for run in runs for problem in run.problems),
             *(rankings.failures if rankings else ()),
+            *(answered.failures if answered else ()),
         ),
         notes=(*_notes(cells, runs, baseline=_is_torch(model)), *(rankings.notes if rankings else ())),
         not_measured=(),
@@ -187,6 +202,25 @@ def _verdict(
         histograms=matrix.histograms,
         rankings=rankings,
         torch_baseline=matrix.reference.torch_baseline,
+        answers=answered,
+    )
+
+
+def _answered(matrix: Matrix, answers: Answers, *, fix: str | None) -> AnswersCheck:
+    """Compare the bits that every case had alone with those of the export."""
+    if answers.case_set_digest != matrix.full_digest:
+        raise ReferenceMissingError(
+            f"{matrix.model.name}: the answers were recorded for another case set",
+            fix=fix or f"samevec export --model {matrix.model.name}",
+        )
+    raw = matrix.alone.get(levels_of(matrix.model, matrix.reference)[0].name)
+    changed = matrix.numbers if raw is None else changed_answers(answers, raw, matrix.numbers)
+    return AnswersCheck(
+        arithmetic=answers.arithmetic,
+        digest=answers.digest,
+        n_compared=len(matrix.numbers),
+        changed=tuple(changed),
+        processor=cpu_name(),
     )
 
 

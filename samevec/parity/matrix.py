@@ -61,6 +61,8 @@ class Matrix:
         Those that run.
     numbers : tuple of int
         Theirs in the full set, by which everything is reported.
+    full_digest : str
+        Of the full set.
     tolerance : Tolerance
     bits_required : bool
         Whether moved bits fail a cell.
@@ -77,6 +79,7 @@ class Matrix:
     reference: Reference
     cases: CaseSet
     numbers: tuple[int, ...]
+    full_digest: str
     tolerance: Tolerance
     bits_required: bool
     repeats: int

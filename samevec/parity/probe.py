@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samevec.errors import ParityFailedError
+from samevec.machine import cpu_name
+from samevec.parity.answers import changed_answers
 from samevec.parity.cases import builtin_cases
 from samevec.parity.compare import compare
 from samevec.runtime.reranker import Reranker
@@ -14,7 +16,7 @@ from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
     from samevec.lock import Tolerance
-    from samevec.parity.compare import Comparison
+    from samevec.parity.answers import Answers
     from samevec.parity.reference_file import Reference
     from samevec.runtime.embedder import Embedder
 
@@ -45,11 +47,35 @@ def probe_cases(lengths: list[int]) -> list[int]:
     return list(dict.fromkeys([*order[:_SHORT_ROWS], long_row]))
 
 
-def probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance) -> Comparison:
-    """Compare a few rows, in one padded batch, with the reference's raw rows."""
+def probe(
+    model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance, answers: Answers | None = None
+) -> str | None:
+    """Compute a few rows, in one padded batch.
+
+    Parameters
+    ----------
+    model : Embedder or Reranker
+    reference : Reference
+        Its raw rows are what they must equal within the tolerance.
+    tolerance : Tolerance
+    answers : Answers, optional
+        Their bits, where the native library computes.
+
+    Returns
+    -------
+    str or None
+        What differs; None when nothing does.
+    """
     chosen = probe_cases([len(ids) for ids in reference.ids])
-    rows = _rows(model, reference, chosen)
-    return compare(reference.raw[chosen], model.run_microbatch(rows), tolerance, row_names=chosen)
+    raw = model.run_microbatch(_rows(model, reference, chosen))
+    outcome = compare(reference.raw[chosen], raw, tolerance, row_names=chosen)
+    if not outcome.passed:
+        return f"the start-up probe differs from the reference: {outcome.words}"
+    changed = () if answers is None else changed_answers(answers, raw, chosen)
+    if changed:
+        cases = ", ".join(map(str, changed))
+        return f"the start-up probe has other bits than at export, in case {cases}, on {cpu_name()}"
+    return None
 
 
 def _rows(model: Embedder | Reranker, reference: Reference, chosen: list[int]) -> list[TokenRow]:
@@ -60,7 +86,14 @@ def _rows(model: Embedder | Reranker, reference: Reference, chosen: list[int]) -
     return [model.tokenize([(case.query, case.document)], max_tokens=case.max_tokens)[0] for case in cases]
 
 
-def require_probe(model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance, fix: str) -> None:
+def require_probe(
+    model: Embedder | Reranker,
+    reference: Reference,
+    *,
+    tolerance: Tolerance,
+    fix: str,
+    answers: Answers | None = None,
+) -> None:
     """Refuse a model whose probe differs.
 
     Raises
@@ -68,8 +101,6 @@ def require_probe(model: Embedder | Reranker, reference: Reference, *, tolerance
     ParityFailedError
         With the worst row; `fix` is the command in its message.
     """
-    outcome = probe(model, reference, tolerance=tolerance)
-    if not outcome.passed:
-        raise ParityFailedError(
-            f"{model.name}: the start-up probe differs from the reference: {outcome.words}", fix=fix
-        )
+    problem = probe(model, reference, tolerance=tolerance, answers=answers)
+    if problem is not None:
+        raise ParityFailedError(f"{model.name}: {problem}", fix=fix)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from samevec.parity.receipt import Binding
     from samevec.parity.torch_baseline import TorchBaseline
 
-__all__ = ["WORST_ROWS", "Cell", "GroupingRun", "RowError", "Verdict", "cell_failures"]
+__all__ = ["WORST_ROWS", "AnswersCheck", "Cell", "GroupingRun", "RowError", "Verdict", "cell_failures"]
 
 #: Worst cases that a verdict lists.
 WORST_ROWS = 10
@@ -171,6 +171,49 @@ def cell_failures(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AnswersCheck:
+    """Whether the cases have the bits that they had at export.
+
+    Attributes
+    ----------
+    arithmetic : int
+        Of the native library at export.
+    digest : str
+        Of the recorded answers.
+    n_compared : int
+    changed : tuple of int
+        Cases with other bits.
+    processor : str
+        What computed here.
+    """
+
+    arithmetic: int
+    digest: str
+    n_compared: int
+    changed: tuple[int, ...]
+    processor: str
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """One sentence where any bit differs."""
+        if not self.changed:
+            return ()
+        words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
+        where = f"first case {self.changed[0]}, on {self.processor}"
+        return (f"answers: {words}, {where}; samevec parity --bisect names the operator",)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        return {
+            "arithmetic": self.arithmetic,
+            "digest": self.digest,
+            "n_compared": self.n_compared,
+            "changed": list(self.changed),
+            "processor": self.processor,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RowError:
     """How far one case is off, at the first value level, in one grouping; the worst of all repeats.
 
@@ -241,6 +284,8 @@ class Verdict:
         Over the retrieval fixture; None where that was not measured. Its failures and notes are among the verdict's.
     torch_baseline : TorchBaseline or None
         What PyTorch's own batches moved at export; None where the artifact does not say.
+    answers : AnswersCheck or None
+        Bits compared with those of the export; None where the native library does not compute.
     """
 
     model: str
@@ -267,6 +312,7 @@ class Verdict:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     rankings: Rankings | None = None
     torch_baseline: TorchBaseline | None = None
+    answers: AnswersCheck | None = None
 
     @property
     def passed(self) -> bool:
@@ -291,8 +337,10 @@ class Verdict:
         if not self.passed:
             return f"{self.model} ({self.profile}): {name} failed, {len(self.failures)} findings"
         greatest = max((cell.comparison.max_abs for cell in self.cells if cell.comparison), default=0.0)
+        same = "" if self.answers is None else f", bits as at export: {self.answers.digest[:19]}"
         return (
-            f"{self.model} ({self.profile}): {name} passed, {len(self.cells)} cells, greatest difference {greatest:.1e}"
+            f"{self.model} ({self.profile}): {name} passed, {len(self.cells)} cells, greatest difference "
+            f"{greatest:.1e}{same}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -324,6 +372,7 @@ class Verdict:
             "histograms": {name: histogram.to_dict() for name, histogram in self.histograms.items()},
             "rankings": None if self.rankings is None else self.rankings.to_dict(),
             "torch_baseline": None if self.torch_baseline is None else self.torch_baseline.to_dict(),
+            "answers": None if self.answers is None else self.answers.to_dict(),
         }
 
     def with_findings(

@@ -284,6 +284,20 @@ class OnnxSession:
         """Compute one microbatch, see :class:`Session`."""
         return self._run(features, self._run_options[self._arena.keeps])
 
+    def run_all(self, features: Features) -> dict[str, NDArray[Any]]:
+        """Compute every output of the graph, by name: for graphs that are traced, not served.
+
+        Raises
+        ------
+        SessionRunError
+            The run failed.
+        """
+        try:
+            outputs = self._session.run(self._output_names, features.as_feed(self._input_names))
+        except self._exceptions as error:
+            raise SessionRunError(f"a traced run failed: {_first_line(error)}") from error
+        return dict(zip(self._output_names, outputs, strict=True))
+
     def keeping_arena(self) -> AbstractContextManager[None]:
         """Keep work memory from run to run, see :class:`samevec.runtime.arena.ArenaSession`."""
         return self._arena.keeping()

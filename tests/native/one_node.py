@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import onnxruntime
 from onnx import TensorProto, helper
 
-import samevec
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-import onnxruntime
+from samevec.native.library import find_library
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
     from definition import Floats, Ints
     from numpy.typing import NDArray
 
-LIBRARY = Path(samevec.__file__).parent / "native" / "libsamevec.so"
 TYPES = {
     "float32": TensorProto.FLOAT,
     "float64": TensorProto.DOUBLE,
@@ -86,7 +81,7 @@ class Node:
         imports = [helper.make_opsetid("", 18), helper.make_opsetid("samevec", 1)]
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         options = onnxruntime.SessionOptions()
-        options.register_custom_ops_library(str(LIBRARY))
+        options.register_custom_ops_library(str(find_library()))
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = threads
         options.log_severity_level = 4
@@ -130,7 +125,7 @@ def assert_same(found: NDArray[Any], expected: NDArray[Any] | Sequence[float]) -
 
 
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(str(find_library()))
     library.samevec_unit_norm.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     library.samevec_sigmoid.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]
     library.samevec_instruction_set.restype = ctypes.c_char_p

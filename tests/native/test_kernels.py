@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from definition import Floats
     from numpy.typing import NDArray
 
-pytestmark = pytest.mark.skipif(not one_node.LIBRARY.exists(), reason="the native library is not built")
-
 SETTING = "SAMEVEC_INSTRUCTION_SET"
 EPSILON = 1e-5
 KINDS = ["normal", "tiny", "wild", "cancelling", "special"]

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import os
-import platform
-import shlex
-import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import build
 import pytest
 
 HERE = Path(__file__).parent
-SOURCES = HERE.parents[1] / "native"
-SANITIZERS = "-fsanitize=address,undefined"
 FLAGS = ("-std=c++17", "-O1", "-g1", "-ffp-contract=off", "-fno-math-errno", "-fno-omit-frame-pointer")
-X86 = {"kernels_avx2": ("-mavx2", "-mfma"), "kernels_avx512": ("-mavx512f",)}
-KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "x86_64": X86,
-    "amd64": X86,
-    "aarch64": {"kernels_neon": ()},
-    "arm64": {"kernels_neon": ()},
-}
-MACHINE = platform.machine().lower()
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-pthread")
 CASES = 100
 """Random cases of each operator; half of them may be wrong."""
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the leak sanitizer is for Linux"),
-    pytest.mark.skipif(MACHINE not in KERNELS, reason="the native library is not written for this processor"),
-]
-
-
-def compiler() -> list[str]:
-    """A C++ compiler with its sanitizers, or a skip."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    for command in [named] if named else [["c++"], ["g++"], ["clang++"]]:
-        if shutil.which(command[0]) is not None:
-            return command
-    pytest.skip("there is no C++ compiler here")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the leak sanitizer is for Linux")
 
 
 def call(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
@@ -52,19 +29,20 @@ def call(command: list[str], **environment: str) -> subprocess.CompletedProcess[
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sanitize")
-    command = [*compiler(), SANITIZERS, "-fno-sanitize-recover=all", "-pthread"]
+    target = build.host_target()
+    try:
+        command = [*build.find_compiler(target).command, *SANITIZERS]
+    except build.CompilerMissingError as error:
+        pytest.skip(str(error))
     probe = folder / "probe.cpp"
     probe.write_text("int main() {}")
     if call([*command, str(probe), "-o", str(folder / "probe")]).returncode != 0:
         pytest.skip("the C++ compiler here has no sanitizers")
-    kernels = KERNELS[MACHINE]
-    sources = [HERE / "sanitize.cpp", *sorted(SOURCES.glob("*.cpp"))]
-    sources = [s for s in sources if s.stem in kernels or not s.stem.startswith("kernels_")]
+    sources = {**build.source_files(target), HERE / "sanitize.cpp": ()}
 
     def compiled(source: Path) -> Path:
         to = folder / f"{source.stem}.o"
-        own = kernels.get(source.stem, ())
-        done = call([*command, *FLAGS, *own, f"-I{SOURCES}", "-c", str(source), "-o", str(to)])
+        done = call([*command, *FLAGS, *sources[source], f"-I{build.SOURCES}", "-c", str(source), "-o", str(to)])
         assert done.returncode == 0, done.stderr
         return to
 
@@ -77,7 +55,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("instruction_set", ["", "avx2"])
 def test_no_shape_no_failure_and_no_lack_of_memory_breaks_an_operator(driver: Path, instruction_set: str) -> None:
-    if instruction_set and "kernels_avx2" not in KERNELS[MACHINE]:
+    if instruction_set and build.host_target().machine != "x86_64":
         pytest.skip("avx2 is an instruction set of x86-64")
     done = call([str(driver), "fuzz", "1", str(CASES)], SAMEVEC_INSTRUCTION_SET=instruction_set)
     assert done.returncode == 0, done.stderr

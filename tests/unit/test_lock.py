@@ -316,9 +316,10 @@ def test_toy_names_the_packaged_toy_lock() -> None:
 def test_the_digest_depends_on_every_fact_of_the_entry() -> None:
     for model in load_lock().models:
         seen = {model.digest}
-        for field in fields(model):
+        facts = [field for field in fields(model) if field.name != "answers"]  # what comes out, not what goes in
+        for field in facts:
             seen.add(replace(model, **{field.name: changed(field.name, getattr(model, field.name))}).digest)
-        assert len(seen) == len(fields(model)) + 1
+        assert len(seen) == len(facts) + 1
         assert all(digest.startswith("sha256:") and len(digest) == 71 for digest in seen)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from samevec.errors import ParityFailedError
 from samevec.lock import load_lock
+from samevec.parity.answers import Answers
 from samevec.parity.probe import PROBE_TOKENS, probe, probe_cases, require_probe
 from samevec.runtime.fake import FakeSession
 
@@ -68,7 +69,7 @@ def reference() -> Any:
 def test_the_chosen_rows_run_together_once() -> None:
     model: Any = Model()
     known = reference()
-    assert probe(model, known, tolerance=TOLERANCE).passed
+    assert probe(model, known, tolerance=TOLERANCE) is None
     assert model.runs == [[known.ids[i] for i in probe_cases(LENGTHS)]]
     require_probe(model, known, tolerance=TOLERANCE, fix="samevec parity")
 
@@ -76,9 +77,22 @@ def test_the_chosen_rows_run_together_once() -> None:
 @pytest.mark.parametrize("error", [0.01, np.nan, np.inf])
 def test_a_model_that_differs_is_refused_with_the_command(error: float) -> None:
     model: Any = Model(error=error)
-    assert not probe(model, reference(), tolerance=TOLERANCE).passed
+    problem = probe(model, reference(), tolerance=TOLERANCE)
+    assert problem is not None
+    assert problem.startswith("the start-up probe differs from the reference: ")
     with pytest.raises(ParityFailedError) as caught:
         require_probe(model, reference(), tolerance=TOLERANCE, fix="samevec parity --model fake")
     assert str(caught.value).startswith("fake: the start-up probe differs from the reference: ")
     assert str(caught.value).endswith("; run: samevec parity --model fake")
     assert caught.value.fix == "samevec parity --model fake"
+
+
+def test_other_bits_within_the_tolerance_are_refused_where_answers_are_given() -> None:
+    known = reference()
+    answers = Answers.of_rows(known.raw, arithmetic=1, case_set_digest="sha256:x", nodes={})
+    chosen = probe_cases(LENGTHS)
+    require_probe(Model(), known, tolerance=TOLERANCE, fix="samevec parity", answers=answers)  # type: ignore[arg-type]
+    a_bit_off: Any = Model(error=float(np.spacing(known.raw[chosen[-1], 0])))
+    assert probe(a_bit_off, known, tolerance=TOLERANCE) is None
+    with pytest.raises(ParityFailedError, match=rf"other bits than at export, in case {chosen[-1]}, on "):
+        require_probe(a_bit_off, known, tolerance=TOLERANCE, fix="samevec parity", answers=answers)

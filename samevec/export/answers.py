@@ -1,0 +1,87 @@
+"""Recording what a native graph answers to the built-in cases, on the machine that exports it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from samevec.artifact import ANSWERS_NAME, GRAPH_NAME, TOKENIZER_NAME, TRACE_NAME
+from samevec.export.native.trace import write_trace
+from samevec.native.library import load_library
+from samevec.parity.answers import Answers, traced_cases
+from samevec.parity.bisect import trace
+from samevec.parity.tokens import tokenize_cases
+from samevec.runtime.collate import collate
+from samevec.runtime.open import open_model
+from samevec.runtime.session import OnnxSession
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.lock import LockedModel
+    from samevec.parity.answers import NodeAnswer
+    from samevec.parity.cases import CaseSet
+    from samevec.progress import Progress
+    from samevec.runtime.profiles import Profile
+    from samevec.runtime.rows import TokenRow
+
+__all__ = ["record_answers"]
+
+
+def record_answers(
+    entry: LockedModel,
+    profile: Profile,
+    case_set: CaseSet,
+    *,
+    directory: Path,
+    pad_token_id: int,
+    type_ids: bool,
+    progress: Progress,
+) -> Answers:
+    """Compute every case and write ``answers.json`` and ``trace.onnx``.
+
+    Parameters
+    ----------
+    entry : LockedModel
+    profile : Profile
+        Of the native form.
+    case_set : CaseSet
+    directory : Path
+        Has the graph and the tokenizer.
+    pad_token_id : int
+    type_ids : bool
+        Whether the graph reads segment ids.
+    progress : Progress
+
+    Returns
+    -------
+    Answers
+    """
+    with progress.step("record answers"):
+        model = open_model(
+            entry,
+            OnnxSession(directory / GRAPH_NAME, profile),
+            tokenizer_path=directory / TOKENIZER_NAME,
+            pad_token_id=pad_token_id,
+            type_ids=type_ids,
+            costs=profile.costs,
+        )
+        rows = tokenize_cases(model, case_set, together=True)
+        answers = Answers.of_rows(
+            model.compute(rows),
+            arithmetic=load_library().arithmetic,
+            case_set_digest=case_set.digest,
+            nodes=_trace(rows, profile, directory, pad_token_id),
+        )
+        (directory / ANSWERS_NAME).write_bytes(answers.to_bytes())
+    return answers
+
+
+def _trace(
+    rows: list[TokenRow], profile: Profile, directory: Path, pad_token_id: int
+) -> dict[int, tuple[NodeAnswer, ...]]:
+    operators = write_trace(directory / GRAPH_NAME)
+    session = OnnxSession(directory / TRACE_NAME, profile)
+    return {
+        case: trace(session, collate([rows[case]], pad_token_id=pad_token_id, pad_to_multiple=1), operators)
+        for case in traced_cases([row.n_tokens for row in rows])
+    }
