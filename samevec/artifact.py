@@ -4,6 +4,7 @@
 
     HOME/artifacts/<model>--<profile>--<16 hex of the artifact digest>/
         model.onnx  model.onnx.data  tokenizer.json  reference.safetensors
+        weights.json       where each tensor of the checkpoint stands in the graph
         answers.json       of a native graph: the bits of every built-in case
         trace.onnx         of a native graph: the same with every node's output
         manifest.json      what everything else must hash to
@@ -38,6 +39,7 @@ __all__ = [
     "REFERENCE_NAME",
     "TOKENIZER_NAME",
     "TRACE_NAME",
+    "WEIGHTS_NAME",
     "Artifact",
     "FileDigest",
     "GraphInfo",
@@ -59,6 +61,7 @@ TOKENIZER_NAME = "tokenizer.json"
 REFERENCE_NAME = "reference.safetensors"
 ANSWERS_NAME = "answers.json"
 TRACE_NAME = "trace.onnx"
+WEIGHTS_NAME = "weights.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,8 @@
         ArtifactCorruptError      a file of the artifact is missing or changed
       ExportError                 the export did not produce a graph worth publishing
         GraphContractError        the graph breaks the contract or differs from PyTorch
+        WeightsDifferError        a weight is not the checkpoint's, bit for bit
+        AnswersDifferError        the bits of the answers are not those the lock pins
       InputError                  the caller's texts or options are wrong
         EmptyInputError           nothing to compute
         InputTooLongError         longer than the limit and truncation was declined
@@ -83,6 +85,7 @@ __all__ = [
     "SourceError",
     "SourceMissingError",
     "StaleReceiptError",
+    "WeightsDifferError",
     "WorkCancelledError",
     "exit_code",
 ]
@@ -223,6 +226,23 @@ class GraphContractError(ExportError):
         shown = "; ".join(self.problems[:3])
         more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
         super().__init__(f"{model}: the exported graph was refused: {shown}{more}")
+
+
+class WeightsDifferError(ExportError):
+    """The weights of checkpoint, PyTorch module and graph are not the same, bit for bit.
+
+    Attributes
+    ----------
+    problems : tuple of str
+        Every tensor at fault, by name.
+    """
+
+    def __init__(self, model: str, problems: Sequence[str]) -> None:
+        self.model = model
+        self.problems = tuple(problems)
+        shown = "; ".join(self.problems[:5])
+        more = f" (and {len(self.problems) - 5} more)" if len(self.problems) > 5 else ""
+        super().__init__(f"{model}: the weights are not the checkpoint's: {shown}{more}")
 
 
 class AnswersDifferError(ExportError):
@@ -457,6 +477,8 @@ class StaleReceiptError(ParityError):
 EXIT_CODES: dict[type[BaseException], int] = {
     ParityFailedError: 1,
     GraphContractError: 1,
+    WeightsDifferError: 1,
+    AnswersDifferError: 1,
     ConfigError: 2,
     LockError: 2,
     SourceError: 2,

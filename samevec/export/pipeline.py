@@ -19,6 +19,7 @@ from samevec.artifact import (
     MANIFEST_NAME,
     REFERENCE_NAME,
     TOKENIZER_NAME,
+    WEIGHTS_NAME,
     Artifact,
     FileDigest,
     Manifest,
@@ -28,7 +29,7 @@ from samevec.artifact import (
     verify_artifact,
 )
 from samevec.digest import sha256_file
-from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError
+from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError, WeightsDifferError
 from samevec.export.fetch import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
 from samevec.parity.answers import require_pinned
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.artifact import GraphInfo
+    from samevec.export.native import Weight
     from samevec.lock import Lock, LockedModel
     from samevec.parity.answers import Answers
     from samevec.parity.cases import CaseSet
@@ -183,6 +185,7 @@ class _Export:
         with self.progress.step(f"load {entry.name} in PyTorch"):
             reference = load_reference_model(self.snapshot, entry)
         case_set = builtin_cases(entry.task, prompts=entry.prompts)
+        self._require_own_weights(reference.module)
         self._capture(reference, case_set, toolchain)
         graph = self._export_graph(reference)
         del reference
@@ -218,6 +221,17 @@ class _Export:
             self._torch_model(reference), captured, case_set, tolerance=self.lock.tolerance, progress=self.progress
         )
         write_reference(self.directory / REFERENCE_NAME, replace(captured, torch_baseline=baseline))
+
+    def _require_own_weights(self, module: Any) -> None:
+        """Refuse a module that PyTorch did not fill from the checkpoint alone."""
+        from samevec.export.native import open_checkpoint  # noqa: PLC0415  loads torch
+        from samevec.export.weights import module_problems  # noqa: PLC0415  the same
+
+        label = "compare PyTorch's weights with the checkpoint"
+        with self.progress.step(label), open_checkpoint(self.snapshot, self.entry) as checkpoint:
+            problems = module_problems(module, checkpoint)
+        if problems:
+            raise WeightsDifferError(self.entry.name, problems)
 
     def _record_answers(self, case_set: CaseSet, graph: GraphInfo) -> Answers:
         """Write the bits of every case, and refuse them where the lock pins others."""
@@ -269,16 +283,31 @@ class _Export:
         return describe_graph(graph_path, entry, form=form, width=width)
 
     def _write_graph(self, module: Any) -> Path:
+        """Write the graph, and where each tensor of the checkpoint stands in it."""
+        from samevec.export.native import open_checkpoint  # noqa: PLC0415  loads torch
+        from samevec.export.weights import native_records, require_records, traced_records, weights_table  # noqa: PLC0415
+
+        path, weights = self._write_form(module)
+        label = "compare the graph's weights with the checkpoint"
+        with self.progress.step(label), open_checkpoint(self.snapshot, self.entry) as checkpoint:
+            if weights is None:
+                records, problems = traced_records(module, checkpoint, path)
+            else:
+                records, problems = native_records(checkpoint, path, weights)
+            require_records(self.entry.name, records, problems)
+        (self.directory / WEIGHTS_NAME).write_bytes(weights_table(records))
+        return path
+
+    def _write_form(self, module: Any) -> tuple[Path, list[Weight] | None]:
         form = self.profile.graph_form
         if self.profile.is_native:
             from samevec.export.native import write_native_graph  # noqa: PLC0415  loads torch
 
-            path, _ = write_native_graph(self.snapshot, module.config, self.entry, self.directory, self.progress)
-            return path
+            return write_native_graph(self.snapshot, module.config, self.entry, self.directory, self.progress)
         from samevec.export.convert import convert  # noqa: PLC0415  loads torch and optimum
 
         with self.progress.step(f"export {self.entry.name} with optimum ({form})"):
-            return convert(module, self.entry, form=form, directory=self.directory)
+            return convert(module, self.entry, form=form, directory=self.directory), None
 
 
 def _pad_token_id(snapshot: Path) -> int:

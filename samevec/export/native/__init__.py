@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
     from samevec.progress import Progress
 
-__all__ = ["Weight", "write_native_graph"]
+__all__ = ["Weight", "open_checkpoint", "write_native_graph"]
 
 # By the lock's words for architecture and task: what builds the graph, and the base model's prefix.
 _BUILDERS = {
@@ -29,6 +29,19 @@ _BUILDERS = {
     ("bert", "embed"): (bert.embedder, bert.PREFIX),
     ("bert", "rerank"): (bert.reranker, bert.PREFIX),
 }
+
+
+def open_checkpoint(snapshot: Path, entry: LockedModel) -> Checkpoint:
+    """Return a snapshot's tensors, not yet read; use as a context manager.
+
+    Raises
+    ------
+    ExportError
+        A file cannot be read.
+    """
+    _, prefix = _BUILDERS.get((entry.architecture, entry.task), (None, ""))
+    paths = [snapshot / file.path for file in entry.files if file.path.endswith(".safetensors")]
+    return Checkpoint(paths, prefix=prefix)
 
 
 def write_native_graph(
@@ -64,9 +77,8 @@ def write_native_graph(
             f"{entry.name}: architecture {entry.architecture!r} with task {entry.task} has no native graph; "
             "export it with --profile portable"
         )
-    build, prefix = _BUILDERS[entry.architecture, entry.task]
-    paths = [snapshot / file.path for file in entry.files if file.path.endswith(".safetensors")]
-    with Checkpoint(paths, prefix=prefix) as checkpoint, (directory / DATA_NAME).open("wb") as file:
+    build, _ = _BUILDERS[entry.architecture, entry.task]
+    with open_checkpoint(snapshot, entry) as checkpoint, (directory / DATA_NAME).open("wb") as file:
         graph = GraphBuilder(checkpoint, file, progress)
         model = build(graph, config, entry)
     path = directory / GRAPH_NAME

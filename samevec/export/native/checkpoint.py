@@ -81,6 +81,11 @@ class Checkpoint:
         self._files = {}
         self._open.close()
 
+    @property
+    def names(self) -> list[str]:
+        """Every tensor, as the files name it."""
+        return list(self._files)
+
     def __contains__(self, parameter: str) -> bool:
         return self._source(parameter) is not None
 

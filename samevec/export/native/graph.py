@@ -45,11 +45,17 @@ class Weight:
         ``"computed: rotary table"`` or ``"constant"``.
     sources : tuple of str
         Tensors of the checkpoint, in the order they were put together.
+    table : (float, int, int, int) or None
+        Of a rotary table: base, head size, positions, and 0 for cosines or 1 for sines.
+    value : int or None
+        Of a constant.
     """
 
     name: str
     transformation: str
     sources: tuple[str, ...]
+    table: tuple[float, int, int, int] | None = None
+    value: int | None = None
 
 
 class GraphBuilder:
@@ -123,7 +129,7 @@ class GraphBuilder:
 
     def constant(self, name: str, value: int) -> str:
         """Return an integer."""
-        return self._store(name, np.array(value, np.int64), "constant", [])
+        return self._store(name, np.array(value, np.int64), "constant", [], value=value)
 
     def vector(self, parameter: str) -> str:
         """Return a norm's weight or a bias in float32."""
@@ -186,11 +192,12 @@ class GraphBuilder:
         """Return tables of cosines and sines; the same ones for the same name."""
         names = f"{name}.cos", f"{name}.sin"
         if names[0] not in self._initializers:
-            for part, table in zip(names, rotary_tables(theta, head_dim, n_positions), strict=True):
-                self._store(part, table, "computed: rotary table", [])
+            for i, table in enumerate(rotary_tables(theta, head_dim, n_positions)):
+                recipe = (theta, head_dim, n_positions, i)
+                self._store(names[i], table, "computed: rotary table", [], table=recipe)
         return names
 
-    def _store(self, name: str, values: NDArray[Any], how: str, sources: Sequence[Stored]) -> str:
+    def _store(self, name: str, values: NDArray[Any], how: str, sources: Sequence[Stored], **recipe: Any) -> str:
         if name in self._initializers:
             return name
         types = {"uint16": TensorProto.BFLOAT16, "float32": TensorProto.FLOAT, "int64": TensorProto.INT64}
@@ -201,7 +208,7 @@ class GraphBuilder:
         else:
             append_external(tensor, values.data, self._file)
         self._initializers[name] = tensor
-        self.weights.append(Weight(name, how, tuple(source.source for source in sources)))
+        self.weights.append(Weight(name, how, tuple(source.source for source in sources), **recipe))
         return name
 
     def model(self, inputs: Sequence[str], output: str, *, name: str, width: int) -> onnx.ModelProto:
