@@ -286,6 +286,14 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 @option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN", help="Pages of it may ask; may be repeated.")
 @option("--otlp-endpoint", metavar="URL", help="Send traces there, as OTLP over HTTP; needs the extra otel.")
 @option("--idle-unload-s", type=click.FloatRange(min=0), default=0.0, help="Unload a model not used so long; 0: never.")
+@option(
+    "--reprobe",
+    "reprobe_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Repeat the start-up probe so often; 0: never.",
+)
 @option("--log-format", type=click.Choice(["text", "json"]), default="text", help="Of the log on standard error.")
 @_config_option
 @option("--prove", "prove_first", is_flag=True, help="Run the parity gate first where it has not passed.")

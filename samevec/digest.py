@@ -6,11 +6,15 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["canonical_json", "digest_json", "sha256_file"]
+    from numpy.typing import NDArray
+
+__all__ = ["array_digest", "canonical_json", "digest_json", "sha256_file"]
 
 # Large enough that the hash, not the call overhead, is the cost; small enough to stay in cache.
 _CHUNK_BYTES = 1 << 20
@@ -43,6 +47,12 @@ def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) ->
             if on_bytes is not None:
                 on_bytes(n_bytes)
     return digest.hexdigest()
+
+
+def array_digest(array: NDArray[Any]) -> str:
+    """Return the sha256 (64 hex digits) of an array's bytes, little-endian."""
+    array = np.ascontiguousarray(array)
+    return hashlib.sha256(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()
 
 
 def canonical_json(record: Any) -> bytes:

@@ -19,7 +19,7 @@ from samevec.machine import allowed_cpus, give_back_memory
 from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
 from samevec.parity.cases import builtin_cases
-from samevec.parity.probe import require_probe
+from samevec.parity.probe import Probe, require_probe
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference_file import read_reference
 from samevec.parity.retrieval import builtin_fixture
@@ -49,6 +49,7 @@ __all__ = [
     "load_reranker",
     "open_candidate",
     "open_proved",
+    "probe_of",
     "receipt_directories",
     "reference_of",
     "require_open_gate",
@@ -370,6 +371,17 @@ def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands:
     artifact = find_artifact(home, entry, profile, commands=commands)
     fix = commands.parity(entry.name, profile)
     require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
+
+
+def probe_of(candidate: Candidate, tolerance: Tolerance) -> Probe:
+    """Return the probe of a candidate, to be computed again while it is served.
+
+    Raises
+    ------
+    ReferenceMissingError
+        Its reference or its answers are not there or not readable.
+    """
+    return Probe.of(candidate.model, reference_of(candidate), tolerance=tolerance, answers=candidate.answers)
 
 
 def reference_of(candidate: Candidate) -> Reference:

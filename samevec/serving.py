@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactError, NotReadyError, ParityError
-from samevec.load import open_candidate, open_proved, require_open_gate, state_of
+from samevec.load import open_candidate, open_proved, probe_of, require_open_gate, state_of
 from samevec.prove import prove
 from samevec.runtime.open import open_model
 from samevec.runtime.profiles import get_profile
@@ -61,6 +61,7 @@ class ServePlan:
     cors_origins: tuple[str, ...] = ()
     otlp_endpoint: str | None = None
     idle_unload_s: float = 0.0
+    reprobe_s: float = 0.0
 
     def server_settings(self) -> ServerSettings:
         """Return the part the server needs."""
@@ -82,6 +83,7 @@ class ServePlan:
             cors_origins=self.cors_origins,
             otlp_endpoint=self.otlp_endpoint,
             idle_unload_s=self.idle_unload_s,
+            reprobe_s=self.reprobe_s,
         )
 
 
@@ -218,6 +220,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         receipt_created_at=None if receipt is None else receipt.created_at,
         bound_to={} if receipt is None else receipt.binding.to_dict(),
         reloadable=reloadable,
+        probe=probe_of(candidate, plan.lock.tolerance) if plan.reprobe_s else None,
     )
 
 

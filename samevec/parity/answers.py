@@ -7,25 +7,23 @@ last bit. Beside each case's digest the file keeps, for three cases, a digest of
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from samevec.digest import canonical_json, digest_json
+from samevec.digest import array_digest, canonical_json, digest_json
 from samevec.errors import AnswersDifferError, ReferenceMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
 
-__all__ = ["Answers", "NodeAnswer", "changed_answers", "read_answers", "require_pinned", "row_digest", "traced_cases"]
+__all__ = ["Answers", "NodeAnswer", "changed_answers", "read_answers", "require_pinned", "traced_cases"]
 
 ANSWERS_VERSION = 1
 # Tokens that the three traced cases are taken near to: short, past a block of keys, past a local window.
@@ -80,7 +78,7 @@ class Answers:
         nodes: Mapping[int, tuple[NodeAnswer, ...]],
     ) -> Answers:
         """Return the answers of raw rows in the order of their cases."""
-        cases = tuple(row_digest(row) for row in raw)
+        cases = tuple(array_digest(row) for row in raw)
         return cls(arithmetic=arithmetic, case_set_digest=case_set_digest, cases=cases, nodes=nodes)
 
     @property
@@ -163,12 +161,6 @@ def require_pinned(entry: LockedModel, answers: Answers) -> None:
         )
 
 
-def row_digest(row: NDArray[Any]) -> str:
-    """Return the sha256 (64 hex digits) of an array's bytes, little-endian."""
-    array = np.ascontiguousarray(row)
-    return hashlib.sha256(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()
-
-
 def changed_answers(answers: Answers, raw: NDArray[np.float32], numbers: Sequence[int]) -> tuple[int, ...]:
     """Return the cases whose bits are not those recorded at export.
 
@@ -179,7 +171,7 @@ def changed_answers(answers: Answers, raw: NDArray[np.float32], numbers: Sequenc
     numbers : sequence of int
         The case of each row.
     """
-    return tuple(case for case, row in zip(numbers, raw, strict=True) if row_digest(row) != answers.cases[case])
+    return tuple(case for case, row in zip(numbers, raw, strict=True) if array_digest(row) != answers.cases[case])
 
 
 def traced_cases(lengths: Sequence[int]) -> tuple[int, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from samevec.parity.answers import NodeAnswer, row_digest
+from samevec.digest import array_digest
+from samevec.parity.answers import NodeAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +54,7 @@ def trace(session: OnnxSession, features: Features, operators: Sequence[tuple[st
         Output and operator, in the order in which nodes run.
     """
     outputs = session.run_all(features)
-    return tuple(NodeAnswer(name, operator, row_digest(outputs[name])) for name, operator in operators)
+    return tuple(NodeAnswer(name, operator, array_digest(outputs[name])) for name, operator in operators)
 
 
 def bisect(session: OnnxSession, answers: Answers, case: int, features: Features) -> Difference:

@@ -1,7 +1,8 @@
-"""The probe that runs at every start: a few rows of the reference, strongly padded, before the first request."""
+"""The probe: a few rows of the reference, strongly padded; at every start, and again while serving where asked."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,12 +16,14 @@ from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from samevec.lock import Tolerance
     from samevec.parity.answers import Answers
     from samevec.parity.reference_file import Reference
     from samevec.runtime.embedder import Embedder
 
-__all__ = ["PROBE_TOKENS", "probe", "probe_cases", "require_probe"]
+__all__ = ["PROBE_TOKENS", "Probe", "probe", "probe_cases", "require_probe"]
 
 #: Length the longest probe row is taken near to: past one local window, so into a block's neighbours. The whole batch
 #: is then some 400 tokens, under a second for the embedder.
@@ -47,6 +50,59 @@ def probe_cases(lengths: list[int]) -> list[int]:
     return list(dict.fromkeys([*order[:_SHORT_ROWS], long_row]))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """Rows to compute, and what they must give; holds nothing else of the reference.
+
+    Attributes
+    ----------
+    cases : tuple of int
+        The built-in case of each row.
+    rows : tuple of TokenRow
+    expected : ndarray of float32, shape (n_rows, width)
+        Raw outputs of the reference.
+    tolerance : Tolerance
+    answers : Answers or None
+        Their bits, where the native library computes.
+    """
+
+    cases: tuple[int, ...]
+    rows: tuple[TokenRow, ...]
+    expected: NDArray[np.float32]
+    tolerance: Tolerance
+    answers: Answers | None = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Embedder | Reranker,
+        reference: Reference,
+        *,
+        tolerance: Tolerance,
+        answers: Answers | None = None,
+    ) -> Probe:
+        """Choose the rows of a model's reference, see :func:`probe`."""
+        cases = probe_cases([len(ids) for ids in reference.ids])
+        return cls(
+            cases=tuple(cases),
+            rows=tuple(_rows(model, reference, cases)),
+            expected=reference.raw[cases],
+            tolerance=tolerance,
+            answers=None if answers is None else replace(answers, nodes={}),
+        )
+
+    def problem(self, raw: NDArray[np.float32]) -> str | None:
+        """Return what differs in the rows' raw outputs, as the end of a sentence; None when nothing does."""
+        outcome = compare(self.expected, raw, self.tolerance, row_names=self.cases)
+        if not outcome.passed:
+            return f"differs from the reference: {outcome.words}"
+        changed = () if self.answers is None else changed_answers(self.answers, raw, self.cases)
+        if changed:
+            cases = ", ".join(map(str, changed))
+            return f"has other bits than at export, in case {cases}, on {cpu_name()}"
+        return None
+
+
 def probe(
     model: Embedder | Reranker, reference: Reference, *, tolerance: Tolerance, answers: Answers | None = None
 ) -> str | None:
@@ -66,16 +122,9 @@ def probe(
     str or None
         What differs; None when nothing does.
     """
-    chosen = probe_cases([len(ids) for ids in reference.ids])
-    raw = model.run_microbatch(_rows(model, reference, chosen))
-    outcome = compare(reference.raw[chosen], raw, tolerance, row_names=chosen)
-    if not outcome.passed:
-        return f"the start-up probe differs from the reference: {outcome.words}"
-    changed = () if answers is None else changed_answers(answers, raw, chosen)
-    if changed:
-        cases = ", ".join(map(str, changed))
-        return f"the start-up probe has other bits than at export, in case {cases}, on {cpu_name()}"
-    return None
+    chosen = Probe.of(model, reference, tolerance=tolerance, answers=answers)
+    problem = chosen.problem(model.run_microbatch(chosen.rows))
+    return None if problem is None else f"the start-up probe {problem}"
 
 
 def _rows(model: Embedder | Reranker, reference: Reference, chosen: list[int]) -> list[TokenRow]:

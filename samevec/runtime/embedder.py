@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
+from samevec.digest import array_digest
 from samevec.errors import EmptyInputError, InputError
 from samevec.runtime.checks import whole_number
 from samevec.runtime.plan import require_policy
@@ -57,6 +58,7 @@ class Embedder:
         """The longest text in tokens, special tokens included."""
         return self.tokenizer.max_tokens
 
+    @overload
     def encode(
         self,
         texts: Sequence[str],
@@ -69,7 +71,39 @@ class Embedder:
         truncate: bool = True,
         deadline_s: float | None = None,
         policy: Policy = "samevec",
-    ) -> NDArray[np.float32]:
+        return_digest: Literal[False] = False,
+    ) -> NDArray[np.float32]: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        deadline_s: float | None = None,
+        policy: Policy = "samevec",
+        return_digest: Literal[True],
+    ) -> tuple[NDArray[np.float32], list[str]]: ...
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+        normalize: bool = True,
+        batch_size: int | None = None,
+        max_tokens: int | None = None,
+        truncate: bool = True,
+        deadline_s: float | None = None,
+        policy: Policy = "samevec",
+        return_digest: bool = False,
+    ) -> NDArray[np.float32] | tuple[NDArray[np.float32], list[str]]:
         """Embed texts.
 
         Parameters
@@ -91,11 +125,16 @@ class Embedder:
             Seconds from now, looked at between session runs.
         policy : {"samevec", "native"}
             ``"native"`` groups texts as sentence-transformers does, for comparisons.
+        return_digest : bool
+            Give each row's digest too.
 
         Returns
         -------
-        ndarray of float32, shape (n_texts, dimensions)
+        vectors : ndarray of float32, shape (n_texts, dimensions)
             Row i belongs to text i.
+        digests : list of str
+            With `return_digest`: ``"sha256:..."`` of each row's little-endian float32 bytes, which the server gives as
+            ``x-samevec-digest``.
 
         Raises
         ------
@@ -115,7 +154,8 @@ class Embedder:
         rows = self.tokenize(texts, prompt=prompt, max_tokens=max_tokens, truncate=truncate)
         char_lengths = [len(text) for text in texts] if policy == "native" else None
         raw = self.compute(rows, batch_size=batch_size, deadline_s=deadline_s, char_lengths=char_lengths)
-        return self.finish(raw, dimensions=dimensions, normalize=normalize)
+        vectors = self.finish(raw, dimensions=dimensions, normalize=normalize)
+        return (vectors, [f"sha256:{array_digest(row)}" for row in vectors]) if return_digest else vectors
 
     def tokenize(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from samevec.digest import array_digest
 from samevec.runtime.reranker import rank_scores
 
 if TYPE_CHECKING:
@@ -14,10 +15,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TRUNCATED_HEADER", "encode_array", "ranked_results", "truncation_headers", "truncation_record"]
+__all__ = [
+    "DIGEST_HEADER",
+    "TRUNCATED_HEADER",
+    "digest_headers",
+    "encode_array",
+    "ranked_results",
+    "truncation_headers",
+    "truncation_record",
+]
 
 #: How many items of a request were cut; on every route, and absent when none was.
 TRUNCATED_HEADER = "x-samevec-truncated"
+#: The sha256 of the one vector of an answer, over its little-endian float32 bytes; absent where there are several.
+DIGEST_HEADER = "x-samevec-digest"
 
 
 def encode_array(values: NDArray[np.float32]) -> str:
@@ -63,6 +74,11 @@ def truncation_record(cut: Sequence[tuple[int, int]]) -> dict[str, Any]:
     if not cut:
         return {}
     return {"samevec": {"truncated": [{"index": index, "cut_tokens": n_tokens} for index, n_tokens in cut]}}
+
+
+def digest_headers(vectors: NDArray[np.float32]) -> dict[str, str]:
+    """Return the header with the digest of the only vector; nothing where there are several."""
+    return {DIGEST_HEADER: f"sha256:{array_digest(vectors[0])}"} if len(vectors) == 1 else {}
 
 
 def truncation_headers(cut: Sequence[tuple[int, int]]) -> dict[str, str]:

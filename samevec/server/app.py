@@ -20,7 +20,7 @@ from swagger_ui_bundle import swagger_ui_path
 from samevec._version import __version__
 from samevec.machine import process_memory_bytes
 from samevec.server import openapi
-from samevec.server.answers import TRUNCATED_HEADER
+from samevec.server.answers import DIGEST_HEADER, TRUNCATED_HEADER
 from samevec.server.dialects.tei import info_fields
 from samevec.server.exchange import TIMEOUT_HEADER, error_response, json_response
 from samevec.server.front import REQUEST_ID_HEADER, Front
@@ -107,7 +107,7 @@ def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
         allow_headers=["authorization", "content-type", TIMEOUT_HEADER, REQUEST_ID_HEADER],
-        expose_headers=[REQUEST_ID_HEADER, "retry-after", TRUNCATED_HEADER],
+        expose_headers=[REQUEST_ID_HEADER, "retry-after", TRUNCATED_HEADER, DIGEST_HEADER],
     )
 
 

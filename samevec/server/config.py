@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reloadable import Reloadable
     from samevec.runtime.reranker import Reranker
+    from samevec.server.reprobe import Probe
 
 __all__ = ["GateName", "ServedModel", "ServerSettings"]
 
@@ -43,6 +44,8 @@ class ServedModel:
         What the receipt is bound to, shown there too.
     reloadable : Reloadable or None
         With it the model may be unloaded while nobody asks; its engine is then the model's.
+    probe : Probe or None
+        What is computed again every `reprobe_s` of the settings.
     """
 
     model: Embedder | Reranker
@@ -53,6 +56,7 @@ class ServedModel:
     receipt_created_at: str | None = None
     bound_to: Mapping[str, Any] = field(default_factory=dict)
     reloadable: Reloadable | None = None
+    probe: Probe | None = None
 
     @property
     def name(self) -> str:
@@ -106,6 +110,8 @@ class ServerSettings:
         Where traces go, such as ``http://127.0.0.1:4318/v1/traces``.
     idle_unload_s : float
         Seconds without a request after which a model is unloaded; 0 for never.
+    reprobe_s : float
+        Seconds between two probes of every loaded model; 0 for none after the start.
     """
 
     host: str = "127.0.0.1"
@@ -130,6 +136,7 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = ()
     otlp_endpoint: str | None = None
     idle_unload_s: float = 0.0
+    reprobe_s: float = 0.0
     # Chosen by measurement of nothing yet: a hook's query and a page of short documents are both within it.
     interactive_rows: int = field(default=8, repr=False)
     interactive_tokens: int = field(default=1024, repr=False)
@@ -149,6 +156,6 @@ class ServerSettings:
         for origin in self.cors_origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ConfigError(f"--cors-origin {origin}: one such as https://example.org is needed, without a path")
-        for name in ("drain_s", "client_timeout_s", "idle_unload_s"):
+        for name in ("drain_s", "client_timeout_s", "idle_unload_s", "reprobe_s"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} {getattr(self, name)}: a number of seconds of at least 0 is needed")

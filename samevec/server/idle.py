@@ -11,7 +11,7 @@ from samevec.errors import SamevecError
 from samevec.server.accounts import Phase, current_account
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
     from samevec.runtime.reloadable import Reloadable
 
@@ -73,6 +73,18 @@ class IdleModels:
         finally:
             self._users[name] -= 1
             self._idle_since_s[name] = self._clock()
+
+    @contextlib.contextmanager
+    def holding(self, name: str) -> Iterator[bool]:
+        """Keep a model as it is during a block, and say whether it is loaded; does not count as a request."""
+        if name not in self._models:
+            yield True
+            return
+        self._users[name] += 1
+        try:
+            yield self._models[name].is_loaded
+        finally:
+            self._users[name] -= 1
 
     async def _load(self, name: str) -> None:
         """Load a model once for all who wait; one who gives up does not stop it for the others."""

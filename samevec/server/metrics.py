@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
@@ -26,6 +26,7 @@ RECEIPT_STATES = ("passed", "failed", "stale", "missing", "reference")
 
 # A short query takes milliseconds, a bulk request minutes.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_PROBES_WORDS = "Repetitions of the start-up probe; a model that failed one is not served any more."
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -189,6 +190,7 @@ class _Present(Collector):
         alive = _family("worker_alive", "Whether its threads compute.", "model")
         restarts = _family("worker_restarts", "How often its threads were started again.", "model")
         rate = _family("tokens_per_second", "Measured lately, idle time not counted.", "model")
+        probes = CounterMetricFamily("samevec_probes", _PROBES_WORDS, labels=("model", "outcome"))
         loaded = _family("model_loaded", "0 while it is unloaded for want of requests.", "model")
         now = self._now()
         for model in models:
@@ -202,8 +204,10 @@ class _Present(Collector):
             alive.add_metric([name], worker["alive"])
             restarts.add_metric([name], worker["restarts"])
             rate.add_metric([name], worker["tokens_per_s"])
+            for outcome, n in model.get("probes", {}).items():
+                probes.add_metric([name, outcome], n)
             loaded.add_metric([name], model.get("state", "loaded") == "loaded")
-        yield from (about, state, age, alive, restarts, rate, loaded)
+        yield from (about, state, age, alive, restarts, rate, loaded, probes)
 
 
 def _family(name: str, words: str, *labels: str) -> GaugeMetricFamily:

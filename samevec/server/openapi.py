@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from samevec.server.answers import TRUNCATED_HEADER
+from samevec.server.answers import DIGEST_HEADER, TRUNCATED_HEADER
 from samevec.server.dialects.fields import MOST_COUNT, PROMPT_NAMES
 from samevec.server.dialects.rerank import COHERE_V1, COHERE_V2, JINA, LAST_PRIORITY
 from samevec.server.dialects.tei import TOKENS_HEADER
@@ -28,6 +28,7 @@ _INTEGER = {"type": "integer"}
 _NUMBER = {"type": "number"}
 _NULLABLE_TEXT = {"type": "string", "nullable": True}
 _COUNT = {"type": "integer", "minimum": 1, "maximum": MOST_COUNT, "nullable": True}
+_DIGEST_WORDS = "The sha256 of the vector's little-endian float32 bytes; absent where an answer has several vectors."
 _USAGE_WORDS = "Tokens as the model sees them: prompt and special tokens included, padding never."
 
 
@@ -195,9 +196,12 @@ def describe_routes(service: Service) -> dict[str, dict[str, Any]]:
     max_items = service.settings.max_batch_items
     documents = _list({"oneOf": [_TEXT, _object(["text"], {"text": _TEXT})]}, minItems=1, maxItems=max_items)
     jina_or_tei = {"oneOf": [_rerank_body(documents, JINA, title="Jina"), _tei_rerank_body(max_items)]}
+    digest = {DIGEST_HEADER: {"description": _DIGEST_WORDS, "schema": _TEXT}}
     tokens = {TOKENS_HEADER: {"description": _USAGE_WORDS, "schema": _INTEGER}}
     return {
-        "/v1/embeddings": _post("Embed texts (OpenAI)", _embeddings_body(service), _EMBEDDINGS_ANSWER, _OPENAI_ERROR),
+        "/v1/embeddings": _post(
+            "Embed texts (OpenAI)", _embeddings_body(service), _EMBEDDINGS_ANSWER, _OPENAI_ERROR, headers=digest
+        ),
         "/v1/rerank": _post(
             "Rank documents for a query (Cohere v1)",
             _rerank_body(documents, COHERE_V1),
@@ -218,7 +222,11 @@ def describe_routes(service: Service) -> dict[str, dict[str, Any]]:
             headers=tokens,
         ),
         "/embed": _post(
-            "Embed texts (TEI)", _tei_embed_body(service), _list(_list(_NUMBER)), _TEI_ERROR, headers=tokens
+            "Embed texts (TEI)",
+            _tei_embed_body(service),
+            _list(_list(_NUMBER)),
+            _TEI_ERROR,
+            headers={**tokens, **digest},
         ),
         "/tokenize": _post(
             "List the tokens of texts (TEI)",

@@ -264,9 +264,11 @@ class _Run:
             self.on_ready()
             unloading = asyncio.ensure_future(_unload_idle(service, self.settings.idle_unload_s))
             resting = asyncio.ensure_future(_give_back_at_rest(service))
+            reprobing = asyncio.ensure_future(service.reprobing.repeat(self.settings.reprobe_s))
             await _wait_any(asyncio.ensure_future(stop.wait()), running)
             unloading.cancel()
             resting.cancel()
+            reprobing.cancel()
             await _drain(service, frames, http, running, self.settings.drain_s)
         finally:
             service.stop(timeout_s=1.0)

@@ -23,6 +23,7 @@ from samevec.server.admission import Admission
 from samevec.server.idle import IdleModels
 from samevec.server.lanes import QueueLimits
 from samevec.server.names import find_served
+from samevec.server.reprobe import Reprobing
 from samevec.server.status import UnknownModelError
 from samevec.server.tokens import list_tokens
 from samevec.server.worker import Worker
@@ -189,6 +190,8 @@ class Service:
         )
         reloadable = {one.name: one.reloadable for one in self.models if one.reloadable is not None}
         self._idle = IdleModels(reloadable, after_s=settings.idle_unload_s, clock=clock)
+        probes = {one.name: one.probe for one in self.models if one.probe is not None}
+        self.reprobing = Reprobing(probes, self._compute_probe, holding=self._idle.holding)
         self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
 
     def _worker(self, served: ServedModel) -> Worker:
@@ -284,7 +287,7 @@ class Service:
         for name, worker in self._workers.items():
             if not worker.is_alive:
                 reasons.append(worker.failure or f"{name}: its worker is not running")
-        return reasons + self._idle.failures
+        return [*reasons, *self._idle.failures, *self.reprobing.failures.values()]
 
     def unload_idle(self) -> list[str]:
         """Unload the models that nobody has asked for long enough; return their names. Call it now and then."""
@@ -402,6 +405,12 @@ class Service:
             raise NotReadyError("shutting down; nothing new is accepted")
         if not served.is_open:
             raise NotReadyError(f"{served.name}: the parity gate is {served.gate}")
+        self._require_probed(served)
+
+    def _require_probed(self, served: ServedModel) -> None:
+        failure = self.reprobing.failures.get(served.name)
+        if failure is not None:
+            raise NotReadyError(failure)
 
     async def _compute(
         self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
@@ -418,7 +427,13 @@ class Service:
             account.cut_tokens = sum(n for _, n in cut)
             ticket.add_tokens(n_tokens)
             raw = await self._before(work.deadline_s, self._run(served, rows, work))
+        self._require_probed(served)  # it may have failed meanwhile
         return _Computed(raw, n_tokens, cut)
+
+    async def _compute_probe(self, name: str, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
+        """Compute a few rows as a small request's, beside bulk work where the engine can."""
+        future = self._workers[name].submit(rows, batch_size=None, deadline_s=None, field="probe")
+        return await asyncio.wrap_future(future)
 
     async def _run(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
         """Wait for a model's worker, and note how long the rows were queued and run."""
@@ -513,6 +528,8 @@ class Service:
             "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
             "worker": self._worker_info(served),
         }
+        if served.probe is not None:
+            info["probes"] = self.reprobing.counts(served.name)
         fallback = getattr(model.engine.session, "fallback_words", None)
         if fallback is not None:
             info["fallback"] = fallback

@@ -91,6 +91,7 @@ def test_the_example_configuration_is_accepted_with_every_line_in_use(tmp_path: 
     whole = tmp_path / "whole.toml"
     whole.write_text(everything, encoding="utf-8")
     assert read_config(whole, options)["idle_unload_s"] == 900.0
+    assert read_config(whole, options)["reprobe_s"] == 3600.0
 
 
 def stages() -> dict[str, list[tuple[str, str]]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +95,21 @@ def test_the_library_example_ranks(environment: dict[str, str], folder: Path) ->
         "scores (toy-modernbert-reranker), best first:",
     ]
     assert len(lines) == 2 + 3 + 2
+
+
+@pytest.mark.usefixtures("gate")
+def test_the_cache_example_computes_each_text_once(environment: dict[str, str], folder: Path) -> None:
+    command = (sys.executable, EXAMPLES / "vector_cache.py", "vectors.db", "--lock", "toy")
+    runs = [run(*command, environment=environment, folder=folder) for _ in range(2)]
+    assert [done.returncode for done in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    first, second = (done.stdout.splitlines() for done in runs)
+    assert first[0] == "3 vectors of 256 numbers, 2 computed"
+    assert second == ["3 vectors of 256 numbers, 0 computed", first[1]]
+    with contextlib.closing(sqlite3.connect(folder / "vectors.db")) as table, table:
+        table.execute("UPDATE vectors SET vector = zeroblob(1024)")
+    spoilt = run(*command, environment=environment, folder=folder)
+    assert spoilt.returncode == 1
+    assert "its vector has changed since it was stored" in spoilt.stderr
 
 
 def test_the_library_example_tells_what_to_run_first(environment: dict[str, str], folder: Path) -> None:

@@ -25,6 +25,8 @@ from samevec.runtime.profiles import get_profile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from emulation import EmulatedProcessor
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = load_lock("toy")
 EMBEDDER, RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
@@ -128,17 +130,23 @@ main()
 
 @contextmanager
 def serving(
-    *arguments: object, folder: Path, modules_file: Path | None = None, timeout_s: float = 600
+    *arguments: object,
+    folder: Path,
+    modules_file: Path | None = None,
+    processor: EmulatedProcessor | None = None,
+    timeout_s: float = 600,
 ) -> Iterator[Live]:
     """Start ``samevec serve`` and wait for its ready line; killed at the end if the block left it running."""
+    python = (sys.executable,) if processor is None else processor.command
+    variables = environment(folder) if processor is None else {**processor.environment(), "HOME": str(folder)}
     start = ["-m", "samevec"] if modules_file is None else ["-c", TELLING_SERVER]
-    command = [sys.executable, *start, "serve", "--port", "0", *map(str, arguments)]
+    command = [*python, *start, "serve", "--port", "0", *map(str, arguments)]
     command += [] if modules_file is None else [str(modules_file)]
     log = folder / "serve.log"
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=errors, text=True
+            command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as process,
     ):
         watchdog = threading.Timer(timeout_s, process.kill)

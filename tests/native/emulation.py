@@ -56,24 +56,32 @@ class EmulatedProcessor:
         there = shutil.which(self.command[0]) and all(path.exists() for path in self.needs)
         return None if there else _NOT_SET_UP
 
+    def _import_path(self, first: Path | None) -> list[Path]:
+        return self.python_path() if first is None else [first, *self.python_path()]
+
+    def environment(self, first: Path | None = None) -> dict[str, str]:
+        """Variables to start ``command`` with, see ``run``; from a folder without a samevec of its own."""
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAMEVEC_"))},
+            "PYTHONPATH": os.pathsep.join(map(str, self._import_path(first))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # A command that starts itself again would do so without the emulator.
+            "PYTHONMALLOC": "malloc",
+            "ORT_DISABLE_TELEMETRY": "1",
+        }
+
     def run(self, *arguments: str, first: Path | None = None, timeout_s: float = 600) -> str:
         """Run Python with these arguments and return its standard output.
 
         Paths in the arguments are absolute. ``first`` is a folder to import samevec from instead of this checkout.
         An exit code other than 0 is an AssertionError with what was written to standard error.
         """
-        path = self.python_path() if first is None else [first, *self.python_path()]
-        environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAMEVEC_"))},
-            "PYTHONPATH": os.pathsep.join(map(str, path)),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "ORT_DISABLE_TELEMETRY": "1",
-        }
+        path = self._import_path(first)
         # Python looks in the working directory first, for -c and -m.
         done = subprocess.run(
             [*self.command, *arguments],
             cwd=path[0],
-            env=environ,
+            env=self.environment(first),
             capture_output=True,
             text=True,
             check=False,

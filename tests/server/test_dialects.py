@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import re
 import threading
@@ -395,3 +397,32 @@ def test_draining_is_503_and_keys_are_asked_for_in_every_dialect() -> None:
             response = ask(server, route, headers={"authorization": "Bearer secret"})
             error_of(response, route, 503)
             assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("change", [{}, {"dimensions": 256, "prompt_name": "query"}], ids=["whole", "shortened"])
+def test_the_digest_of_one_vector_is_told_alike_everywhere(server: InProcess, change: dict[str, Any]) -> None:
+    body = {"input": "when does the ferry leave", **change}
+    encoded = server.embed({**body, "encoding_format": "base64"})
+    sent = base64.b64decode(encoded.json()["data"][0]["embedding"])
+    digest = f"sha256:{hashlib.sha256(sent).hexdigest()}"
+    assert encoded.headers["x-samevec-digest"] == digest
+    assert server.embed({**body, "input": [body["input"]]}).headers["x-samevec-digest"] == digest
+    prompt, dimensions = change.get("prompt_name"), change.get("dimensions")
+    _, own = embedder().encode([body["input"]], prompt=prompt, dimensions=dimensions, return_digest=True)
+    assert own == [digest]
+
+
+def test_the_digest_of_tei_is_of_what_it_sends(server: InProcess) -> None:
+    for normalize in (True, False):
+        answer = server.post("/embed", {"inputs": "abc", "normalize": normalize})
+        sent = np.array(answer.json()[0], dtype="<f4").tobytes()
+        assert answer.headers["x-samevec-digest"] == f"sha256:{hashlib.sha256(sent).hexdigest()}"
+    same = server.embed({"input": "abc"}).headers["x-samevec-digest"]
+    assert server.post("/embed", {"inputs": ["abc"]}).headers["x-samevec-digest"] == same
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES))
+def test_several_items_have_no_digest(server: InProcess, route: str) -> None:
+    answer = ask(server, route)
+    assert answer.status_code == 200
+    assert "x-samevec-digest" not in answer.headers

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gate_stand_ins import REFERENCES, gate
 
+from samevec.digest import array_digest
 from samevec.errors import AnswersDifferError, LockValidationError, ReferenceMissingError
 from samevec.export.lock_update import pin_answers
 from samevec.lock import PinnedAnswers, dump_lock, load_lock, parse_lock, read_lock
@@ -19,7 +20,6 @@ from samevec.parity.answers import (
     changed_answers,
     read_answers,
     require_pinned,
-    row_digest,
     traced_cases,
 )
 from samevec.parity.cases import builtin_cases, quick_positions
@@ -41,9 +41,9 @@ def answers_of(raw: NDArray[np.float32], *, cases: str = "sha256:" + "a" * 64) -
 
 
 def test_a_rows_digest_is_that_of_its_little_endian_bytes() -> None:
-    assert row_digest(RAW[1]) == hashlib.sha256(RAW[1].astype("<f4").tobytes()).hexdigest()
-    assert row_digest(RAW[1].astype(">f4")) == row_digest(RAW[1])
-    assert row_digest(RAW[:, 1]) == row_digest(RAW[:, 1].copy())
+    assert array_digest(RAW[1]) == hashlib.sha256(RAW[1].astype("<f4").tobytes()).hexdigest()
+    assert array_digest(RAW[1].astype(">f4")) == array_digest(RAW[1])
+    assert array_digest(RAW[:, 1]) == array_digest(RAW[:, 1].copy())
 
 
 def test_one_changed_bit_is_named_by_its_case() -> None:

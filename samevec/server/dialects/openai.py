@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from samevec.errors import InputError
-from samevec.server.answers import encode_array, truncation_headers, truncation_record
+from samevec.server.answers import digest_headers, encode_array, truncation_headers, truncation_record
 from samevec.server.dialects.fields import PROMPT_NAMES, Fields, read_inputs
 from samevec.server.dialects.records import Answer, EmbedRequest
 
@@ -103,4 +103,4 @@ def encode_embeddings(embedded: Embedded, request: EmbedRequest) -> Answer:
         **truncation_record(embedded.cut),
     }
     body = b'{"object":"list","data":[' + b",".join(parts) + b"]," + orjson.dumps(tail)[1:]
-    return Answer(body, truncation_headers(embedded.cut))
+    return Answer(body, {**truncation_headers(embedded.cut), **digest_headers(embedded.vectors)})

@@ -14,7 +14,7 @@ import orjson
 
 from samevec.errors import InputError
 from samevec.runtime.embedder import Embedder
-from samevec.server.answers import ranked_results, truncation_headers
+from samevec.server.answers import digest_headers, ranked_results, truncation_headers
 from samevec.server.dialects.fields import PROMPT_NAMES, Fields, read_inputs, read_texts
 from samevec.server.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
 
@@ -123,7 +123,7 @@ def encode_embed(embedded: Embedded, _: EmbedRequest) -> Answer:
     """Return vectors as a bare list of lists, see :func:`samevec.server.dialects.openai.encode_embeddings`."""
     rows = [orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY) for vector in embedded.vectors]
     headers = {TOKENS_HEADER: str(embedded.n_tokens), **truncation_headers(embedded.cut)}
-    return Answer(b"[" + b",".join(rows) + b"]", headers)
+    return Answer(b"[" + b",".join(rows) + b"]", {**headers, **digest_headers(embedded.vectors)})
 
 
 def encode_rerank(scored: Scored, request: RerankRequest) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,14 @@ def test_vector_i_belongs_to_text_i_in_any_company() -> None:
         assert model.encode([*TEXTS, text], batch_size=1)[-1].tobytes() == together[i].tobytes()
     assert together[0].tobytes() == together[3].tobytes()
     assert len(np.unique(together, axis=0)) == 5
+
+
+def test_digests_are_of_the_rows_that_come_back() -> None:
+    vectors, digests = embedder().encode(TEXTS, dimensions=256, return_digest=True)
+    assert vectors.shape == (6, 256)
+    assert digests == [f"sha256:{hashlib.sha256(row.astype('<f4').tobytes()).hexdigest()}" for row in vectors]
+    assert digests[0] == digests[3]
+    assert len(set(digests)) == 5
 
 
 def test_it_says_what_it_is() -> None:
@@ -82,7 +91,7 @@ def test_a_model_without_prefixes_gives_its_width_only() -> None:
     with pytest.raises(InputError, match=r"^dimensions: toy-qwen3-embedder gives 8 dimensions and nothing else$"):
         model.encode(["x"], dimensions=4)
     with pytest.raises(InputError, match=r"^dimensions: 8\.0 is not a whole number$"):
-        model.encode(["x"], dimensions=8.0)  # type: ignore[arg-type]
+        model.encode(["x"], dimensions=8.0)  # type: ignore[call-overload]
 
 
 def test_o25_a_prompt_is_put_before_each_text_once() -> None:
