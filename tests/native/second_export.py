@@ -1,17 +1,17 @@
 """Run under another processor: write a model's native graph anew and record what it answers to the quick cases.
 
-Arguments: lock, model, home, folder. The folder gets ``model.onnx``, its data and ``trace.onnx``. Prints the kernels'
-name, then the quick cases whose bits are not those of the artifact in the home.
+Arguments: lock, model, home, folder, and the checkpoint's configuration as JSON, since transformers, which adds its
+defaults, takes minutes to load under emulation. The folder gets ``model.onnx``, its data and ``trace.onnx``. Prints the
+kernels' name, then the quick cases whose bits are not those of the artifact in the home.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
-
-from transformers import AutoConfig
+from types import SimpleNamespace
 
 from samevec.artifact import TOKENIZER_NAME, find_artifact
 from samevec.export.answers import record_answers
@@ -24,13 +24,13 @@ from samevec.progress import SilentProgress
 from samevec.runtime.profiles import get_profile
 
 
-def main(lock: str, model: str, home: str, folder: str) -> None:
+def main(lock: str, model: str, home: str, folder: str, config: str) -> None:
     """Export and compare."""
     entry, directory = load_lock(lock).model(model), Path(folder)
     artifact = find_artifact(Path(home), entry, "cpu")
     (snapshot,) = (path for path in (Path(home) / "snapshots" / model).iterdir() if path.is_dir())
-    config: Any = AutoConfig.from_pretrained(str(snapshot))
-    write_native_graph(snapshot, config, entry, directory, SilentProgress())
+    settings = SimpleNamespace(**json.loads(Path(config).read_bytes()))
+    write_native_graph(snapshot, settings, entry, directory, SilentProgress())
     shutil.copyfile(artifact.tokenizer_path, directory / TOKENIZER_NAME)
     cases = builtin_cases(entry.task, prompts=entry.prompts)
     places = quick_positions(cases)
