@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench native wheels emulators clean
+.PHONY: help demo test lint format bench native wheels emulators releases clean
 
 help:
 	@echo "make demo    export, prove and serve the built-in toy pair"
@@ -16,6 +16,7 @@ help:
 	@echo "make native  build the C++ again"
 	@echo "make wheels  a wheel for x86-64 and one for ARM64, into dist/"
 	@echo "make emulators  other processors, for the tests (Debian 12 on x86-64, as root)"
+	@echo "make releases  the oldest and newest packages, for the tests; RELEASES=all adds those between"
 
 # One stamp for one installation: changed requirements install again, changed C++ builds again.
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard native/*.cpp native/*.h native/*.inc native/*.py)
@@ -55,5 +56,8 @@ wheels: $(STAMP)
 emulators: $(STAMP)
 	$(BIN)/python tests/native/emulators.py
 
+releases: $(STAMP)
+	$(BIN)/python tests/native/releases.py $(RELEASES)
+
 clean:
-	rm -rf $(VENV) .emulators .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .emulators .releases .mypy_cache .pytest_cache .ruff_cache .hypothesis

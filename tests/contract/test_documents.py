@@ -111,6 +111,13 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_tests_that_documents_name_exist(page: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text(encoding="utf-8")):
+        assert (ROOT / file).is_file(), (page.name, file)
+        assert not name or f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), (page.name, file, name)
+
+
 def test_constraints_are_normalised_sorted_and_without_addresses() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]

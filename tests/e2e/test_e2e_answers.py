@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
-from typing import TYPE_CHECKING
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from e2e_tools import TOYS, samevec
+from e2e_tools import TOYS, environment, samevec
 from emulation import aarch64, haswell
 from emulators import ROOT
 
 from samevec.artifact import find_artifact
-from samevec.digest import canonical_json
+from samevec.digest import canonical_json, sha256_file
 from samevec.lock import dump_lock, load_lock
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.model
 LOCK = load_lock("toy")
 SCRIPT = str(ROOT / "tests" / "native" / "answer_cases.py")
+SECOND_EXPORT = str(ROOT / "tests" / "native" / "second_export.py")
 #: Short, past a block of keys, past a local window, and others at random.
 CASES = {TOYS[0]: (0, 5, 13, 40, 100, 260), TOYS[1]: (0, 10, 11, 40)}
 
@@ -115,3 +120,31 @@ def test_the_self_test_needs_no_model(tmp_path: Path) -> None:
     done = samevec("parity", "--selftest", folder=tmp_path)
     assert done.code == 0, done.err
     assert "every kernel gives its hash on" in done.out
+
+
+def test_an_export_on_another_processor_has_the_same_bytes_and_answers(exported: ToyHome, tmp_path: Path) -> None:
+    """Under emulation; the reference, which PyTorch computes, is no part of it."""
+    if haswell.problem is not None:
+        pytest.skip(haswell.problem)
+    transformers: Any = importlib.import_module("transformers")
+    (snapshot,) = (path for path in (exported.path / "snapshots" / TOYS[0]).iterdir() if path.is_dir())
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(transformers.AutoConfig.from_pretrained(str(snapshot)).to_dict()))
+    said = haswell.run(SECOND_EXPORT, "toy", TOYS[0], str(exported.path), str(tmp_path), str(config))
+    assert said.split() == ["avx2"]
+    first = artifact_of(exported.path).manifest.files
+    for name in ("model.onnx", "model.onnx.data", "trace.onnx"):
+        assert sha256_file(tmp_path / name) == first[name].sha256, name
+
+
+def test_the_commands_of_the_page_on_bits_print_what_it_says(exported: ToyHome, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "bits.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)\n# ([0-9a-f]{64})\n```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    environ = {**environment(tmp_path), "SAMEVEC_HOME": str(exported.path)}
+    for command, printed in blocks:
+        script = f'python() {{ {shlex.quote(sys.executable)} "$@"; }}\n{command}'
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.stdout.split()[:1] == [printed], done.stderr
