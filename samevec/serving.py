@@ -217,6 +217,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         backend="onnx",
         gate="passed",
         artifact_digest=candidate.artifact.digest,
+        answers=candidate.artifact.manifest.answers,
         receipt_created_at=None if receipt is None else receipt.created_at,
         bound_to={} if receipt is None else receipt.binding.to_dict(),
         reloadable=reloadable,

@@ -134,8 +134,19 @@ def _verdict_words(model: Mapping[str, Any]) -> str:
     what = f"{len(cells)} comparisons of {model['n_cases']} cases with PyTorch's float32 output"
     if model["passed"]:
         greatest = max((_number(c["comparison"]["max_abs"]) for c in cells if c["comparison"]), default=0.0)
-        return f"{what} agree within the tolerance; the greatest difference is {_figure(greatest)}."
+        within = f"{what} agree within the tolerance; the greatest difference is {_figure(greatest)}."
+        return within + _answers_words(model.get("answers"))
     return f"{failing} of {what} fail. samevec refuses to serve this."
+
+
+def _answers_words(answers: Mapping[str, Any] | None) -> str:
+    """Say that the bits are those of the export, and so of every processor."""
+    if answers is None:
+        return ""
+    return (
+        f" All {answers['n_compared']} cases have the bits of the export, as on every processor: answers "
+        f"{answers['digest'][:19]}, arithmetic {answers['arithmetic']}."
+    )
 
 
 def _section(model: Mapping[str, Any], *, boxed: bool) -> Html:

@@ -38,8 +38,8 @@ class ServedModel:
     gate : str
         State of the parity gate. Only ``"passed"`` is served, and ``"reference"``: the PyTorch reference itself, which
         has nothing to be compared with.
-    artifact_digest, receipt_created_at : str or None
-        Shown in ``/info``.
+    artifact_digest, answers, receipt_created_at : str or None
+        Shown in ``/info``; answers are the digest of the bits that the native library gives, everywhere.
     bound_to : mapping
         What the receipt is bound to, shown there too.
     reloadable : Reloadable or None
@@ -53,6 +53,7 @@ class ServedModel:
     backend: Literal["onnx", "torch"] = "onnx"
     gate: GateName = "passed"
     artifact_digest: str | None = None
+    answers: str | None = None
     receipt_created_at: str | None = None
     bound_to: Mapping[str, Any] = field(default_factory=dict)
     reloadable: Reloadable | None = None

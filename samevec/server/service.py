@@ -523,6 +523,7 @@ class Service:
                 "bound_to": dict(served.bound_to),
             },
             "artifact": served.artifact_digest,
+            "answers": served.answers,
             "max_tokens": model.max_tokens,
             "max_rows": model.engine.max_rows,
             "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",

@@ -198,7 +198,11 @@ def _receipt(model: Mapping[str, Any], number: int, now: datetime) -> str:
         return '<p class="soft">PyTorch itself: no receipt is needed</p>'
     age_s = receipt_age_s(receipt["created_at"] or "", now)
     age = "of unknown age" if age_s is None else f"{duration(age_s)} old"
-    bound = {"artifact": model["artifact"] or "unknown", **receipt.get("bound_to", {})}
+    bound = {
+        "artifact": model["artifact"] or "unknown",
+        "answers": model["answers"] or "bits not promised",
+        **receipt.get("bound_to", {}),
+    }
     rows = [("written", str(receipt["created_at"])), *((_words(name), _plain(value)) for name, value in bound.items())]
     summary = f"Parity {_state(receipt['state'], good=receipt['state'] == 'passed')}, receipt {escape(age)}"
     return f'<details id="receipt-{number}"><summary>{summary}</summary>{_rows(rows)}</details>'
