@@ -122,12 +122,15 @@ def run_selftest(*, say: Callable[[str], None]) -> int:
         The library cannot be used here.
     """
     library = load_library()
+    problem = library.float_environment_problem
     wrong = differing_kernels(library)
     for name, found in sorted(library.selftest().items()):
         say(f"{name:<22} {found} {'DIFFERS' if name in wrong else 'as it should be'}")
     where = f"{cpu_name()} ({library.instruction_set}), arithmetic {library.arithmetic}"
+    if problem:
+        say(f"{problem}, so that no kernel may be used here")
     say(f"{len(wrong)} kernels differ on {where}" if wrong else f"every kernel gives its hash on {where}")
-    return 1 if wrong else 0
+    return 1 if wrong or problem else 0
 
 
 def run_bisect(plan: ParityPlan, *, say: Callable[[str], None]) -> int:

@@ -26,6 +26,7 @@ _NO_KERNELS = "this processor lacks AVX2 or FMA, which the library needs, or lac
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "samevec_arithmetic": (ctypes.c_int, ()),
     "samevec_instruction_set": (ctypes.c_char_p, ()),
+    "samevec_float_environment": (ctypes.c_char_p, ()),
     "samevec_unit_norm": (None, (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)),
     "samevec_sigmoid": (None, (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)),
     "samevec_selftest": (ctypes.c_int64, (ctypes.c_void_p, ctypes.c_int64)),
@@ -98,6 +99,11 @@ class NativeLibrary:
         if n:
             self._functions.samevec_sigmoid(given.ctypes.data, n, result.ctypes.data)
         return result
+
+    @property
+    def float_environment_problem(self) -> str:
+        """What is wrong with how this thread computes, such as flushed denormals; empty when nothing is."""
+        return bytes(self._functions.samevec_float_environment()).decode("ascii")
 
     def selftest(self) -> dict[str, str]:
         """Return a hash of the results of each kernel for fixed input, by the kernel's name."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import platform
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import build
@@ -23,6 +26,7 @@ STUB = """
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 EXPORTED int samevec_arithmetic() {{ return {arithmetic}; }}
 EXPORTED const char* samevec_instruction_set() {{ return "avx2"; }}
+EXPORTED const char* samevec_float_environment() {{ return ""; }}
 EXPORTED void samevec_unit_norm() {{}}
 EXPORTED void samevec_sigmoid() {{}}
 EXPORTED long long samevec_selftest(char*, long long) {{ return -1; }}
@@ -126,3 +130,18 @@ def test_kernels_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found["new"] = "1" * 16
     monkeypatch.setattr(library, "selftest", lambda: found)
     assert differing_kernels(library) == ["gelu", "new", "tanh"]
+
+
+def test_the_self_test_refuses_a_thread_that_rounds_otherwise() -> None:
+    code = (
+        "import ctypes\n"
+        "from samevec.parity_command import run_selftest\n"
+        "assert run_selftest(say=lambda line: None) == 0\n"
+        "ctypes.CDLL(None).fesetround(0x800)\n"
+        "print(run_selftest(say=print))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    if platform.machine() != "x86_64":
+        pytest.skip("FE_UPWARD has another number on other processors")
+    assert "this thread does not round to nearest, so that no kernel may be used here" in done.stdout
+    assert done.stdout.endswith("1\n"), done.stderr

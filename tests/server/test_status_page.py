@@ -25,6 +25,7 @@ def page_facts(**changes: Any) -> PageFacts:
         "dimensions": 1024,
         "min_dimensions": 32,
         "artifact": "sha256:" + "a" * 64,
+        "answers": "sha256:" + "b" * 64,
     }
     model["receipt"]["bound_to"] = {"onnxruntime_version": "1.32.0", "device": "a processor"}
     info["limits"] = {"max_queue_items": 8192, "max_queue_tokens": 4_000_000, "max_queue_bytes": 128 << 20}
