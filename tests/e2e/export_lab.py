@@ -136,7 +136,11 @@ def shared_mistake(home: Path, kind: str) -> None:
     def first(states: Any, _mask: Any) -> Any:
         return states[:, 0]
 
-    with _pooled_wrongly(kind), mock.patch.object(room("architectures.qwen3"), "last_token", first):
+    with (
+        _pooled_wrongly(kind),
+        mock.patch.object(room("architectures.qwen3"), "last_token", first),
+        mock.patch.object(room("pipeline"), "require_pinned"),  # for a lock that pins no answers
+    ):
         export(home, EMBEDDER)
 
 
