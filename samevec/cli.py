@@ -374,10 +374,10 @@ def lock_check(lock_ref: str | None, as_json: bool) -> int:
 @_home_option
 def lock_update(name: str, revision: str | None, answers: bool, lock_ref: str | None, home: Path | None) -> int:
     """Pin model NAME at another revision, or with its answers: the only command that writes a lock."""
-    if lock_ref is None or lock_ref == "toy":
-        raise ConfigError("lock update needs --lock FILE: the packaged locks are not written")
     if (revision is None) == (not answers):
         raise ConfigError("lock update needs either --revision SHA or --answers")
+    if lock_ref is None or lock_ref == "toy":
+        raise ConfigError("lock update needs --lock FILE: the packaged locks are not written")
     if revision is None:
         changes = _pin_answers(Path(lock_ref), name, home or default_home())
     else:

@@ -98,7 +98,10 @@ MISTAKES = {
         ("lock", "update", EMBEDDER, "--revision", SHA, "--lock", "toy"),
         "samevec: lock update needs --lock FILE: the packaged locks are not written",
     ),
-    "no revision": (("lock", "update", EMBEDDER), "Missing option '--revision'"),
+    "no revision": (
+        ("lock", "update", EMBEDDER),
+        "samevec: lock update needs either --revision SHA or --answers",
+    ),
     "no key file": (
         ("serve", "--lock", "toy", "--port", "0", "--api-key-file", "/nowhere"),
         "samevec: --api-key-file /nowhere: cannot be read: ",
