@@ -77,6 +77,8 @@ HTTP_STATUS: dict[type[errors.SamevecError], ErrorStatus] = {
     errors.ArtifactCorruptError: ErrorStatus(500, _SERVER),
     errors.ExportError: ErrorStatus(500, _SERVER),
     errors.GraphContractError: ErrorStatus(500, _SERVER),
+    errors.WeightsDifferError: ErrorStatus(500, _SERVER),
+    errors.AnswersDifferError: ErrorStatus(500, _SERVER),
     errors.InputError: ErrorStatus(400, _REQUEST),
     errors.EmptyInputError: ErrorStatus(400, _REQUEST),
     errors.InputTooLongError: ErrorStatus(400, _REQUEST),
