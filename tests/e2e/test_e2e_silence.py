@@ -70,6 +70,7 @@ class Watch:
             folder.mkdir(parents=True)
         environ = environment(user / "home") | {"TMPDIR": str(user / "tmp"), "SAMEVEC_HOME": str(home)}
         del environ["ORT_DISABLE_TELEMETRY"]  # this process has it from samevec: what is watched must do without
+        environ.pop("CI", None)  # with it ONNX Runtime is silent by itself
         environ |= {} if choice is None else {"ORT_DISABLE_TELEMETRY": choice}
         command = [sys.executable, "-c", script, str(hold_s)]
         done = visit(self.way, command, folder=room, cwd=user / "work", environ=environ, limit_s=hold_s + 120)

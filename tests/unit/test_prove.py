@@ -95,6 +95,7 @@ class FakeCandidate:
     profile: Profile = PROFILE
     home: Any = None
     export_command: str = "samevec export"
+    answers: Any = None
 
 
 @pytest.fixture
