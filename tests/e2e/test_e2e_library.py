@@ -112,17 +112,18 @@ def test_batch_size(embedder: Embedder, reranker: Reranker, shapes: list[tuple[i
     expected = embedder.encode(TEXTS)
     shapes.clear()
     assert bits(embedder.encode(TEXTS, batch_size=1)) == bits(expected)
-    assert [rows for rows, tokens in shapes if tokens > 1] == [1] * 5
+    assert [rows for rows, _ in shapes][:5] == [1] * 5
+    assert len(shapes) <= 6
     shapes.clear()
     assert bits(embedder.encode(TEXTS, batch_size=8)) == bits(expected)
     assert [rows for rows, _ in shapes] == [5]
     shapes.clear()
     assert bits(embedder.encode(TEXTS, batch_size=2)) == bits(expected)
-    assert [rows for rows, tokens in shapes if tokens > 1] == [2, 2, 1]  # a run of one token empties the arena
+    assert [rows for rows, _ in shapes][:3] == [2, 2, 1]  # a run of one token more may empty the arena
     shapes.clear()
     pairs = [(QUERY, document) for document in DOCUMENTS]
     scores = reranker.score(pairs, batch_size=1)
-    assert [rows for rows, tokens in shapes if tokens > 1] == [1] * 3  # the fourth is the first again
+    assert [rows for rows, _ in shapes][:3] == [1] * 3  # the fourth is the first again
     assert bits(scores) == bits(reranker.score(pairs))
 
 
