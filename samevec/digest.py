@@ -51,8 +51,9 @@ def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) ->
 
 def array_digest(array: NDArray[Any]) -> str:
     """Return the sha256 (64 hex digits) of an array's bytes, little-endian."""
-    array = np.ascontiguousarray(array)
-    return hashlib.sha256(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).hexdigest()
+    contiguous = np.ascontiguousarray(array)
+    little = contiguous.astype(contiguous.dtype.newbyteorder("<"), copy=False)
+    return hashlib.sha256(little.data).hexdigest()  # no copy: a token table has hundreds of megabytes
 
 
 def canonical_json(record: Any) -> bytes:

@@ -211,6 +211,12 @@ class ExportError(SamevecError):
     """The export did not produce a graph worth publishing; nothing was published."""
 
 
+def _first_of(problems: Sequence[str], most: int) -> str:
+    """Return the first problems in one line, and how many more there are."""
+    more = f" (and {len(problems) - most} more)" if len(problems) > most else ""
+    return "; ".join(problems[:most]) + more
+
+
 class GraphContractError(ExportError):
     """The exported graph breaks the contract, or differs from PyTorch at some shape.
 
@@ -223,9 +229,7 @@ class GraphContractError(ExportError):
     def __init__(self, model: str, problems: Sequence[str]) -> None:
         self.model = model
         self.problems = tuple(problems)
-        shown = "; ".join(self.problems[:3])
-        more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
-        super().__init__(f"{model}: the exported graph was refused: {shown}{more}")
+        super().__init__(f"{model}: the exported graph was refused: {_first_of(self.problems, 3)}")
 
 
 class WeightsDifferError(ExportError):
@@ -240,9 +244,7 @@ class WeightsDifferError(ExportError):
     def __init__(self, model: str, problems: Sequence[str]) -> None:
         self.model = model
         self.problems = tuple(problems)
-        shown = "; ".join(self.problems[:5])
-        more = f" (and {len(self.problems) - 5} more)" if len(self.problems) > 5 else ""
-        super().__init__(f"{model}: the weights are not the checkpoint's: {shown}{more}")
+        super().__init__(f"{model}: the weights are not the checkpoint's: {_first_of(self.problems, 5)}")
 
 
 class AnswersDifferError(ExportError):

@@ -191,7 +191,8 @@ class _Export:
         del reference
         gc.collect()  # two gigabytes of weights, before the files are hashed
         shutil.copyfile(self.snapshot / TOKENIZER_NAME, self.directory / TOKENIZER_NAME)
-        answers = self._record_answers(case_set, graph) if self.profile.is_native else None
+        tokenizer = TokenizerInfo(pad_token_id=_pad_token_id(self.snapshot), type_ids="token_type_ids" in graph.inputs)
+        answers = self._record_answers(case_set, tokenizer) if self.profile.is_native else None
         manifest = Manifest(
             model=entry.name,
             task=entry.task,
@@ -201,9 +202,7 @@ class _Export:
             samevec_version=__version__,
             toolchain=toolchain,
             graph=graph,
-            tokenizer=TokenizerInfo(
-                pad_token_id=_pad_token_id(self.snapshot), type_ids="token_type_ids" in graph.inputs
-            ),
+            tokenizer=tokenizer,
             files=_digest_files(self.directory, self.progress),
             arithmetic=None if answers is None else answers.arithmetic,
             answers=None if answers is None else answers.digest,
@@ -233,7 +232,7 @@ class _Export:
         if problems:
             raise WeightsDifferError(self.entry.name, problems)
 
-    def _record_answers(self, case_set: CaseSet, graph: GraphInfo) -> Answers:
+    def _record_answers(self, case_set: CaseSet, tokenizer: TokenizerInfo) -> Answers:
         """Write the bits of every case, and refuse them where the lock pins others."""
         from samevec.export.answers import record_answers  # noqa: PLC0415  loads onnx
 
@@ -242,8 +241,8 @@ class _Export:
             self.profile,
             case_set,
             directory=self.directory,
-            pad_token_id=_pad_token_id(self.snapshot),
-            type_ids="token_type_ids" in graph.inputs,
+            pad_token_id=tokenizer.pad_token_id,
+            type_ids=tokenizer.type_ids,
             progress=self.progress,
         )
         require_pinned(self.entry, answers)

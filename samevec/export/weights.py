@@ -8,14 +8,13 @@ they are, transposed, or cut into equal parts. What has no source, or no place, 
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samevec.digest import canonical_json
+from samevec.digest import array_digest, canonical_json
 from samevec.errors import WeightsDifferError
 from samevec.export.initializers import Initializers
 from samevec.export.native.checkpoint import widen
@@ -41,7 +40,6 @@ _UNUSED_STARTS = ("pooler.", "bert.pooler.")
 # Initialisers of a traced graph that may be constants of the form: sizes, scales, epsilons.
 _MOST_CONSTANT_VALUES = 64
 _MOST_PARTS = 3  # q, k and v of one weight
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def native_records(
     for weight in weights:
         values = initializers.values(weight.name)
         if not weight.sources:
-            records.append(WeightRecord("", weight.name, weight.transformation, _digest(values)))
+            records.append(WeightRecord("", weight.name, weight.transformation, array_digest(values)))
             if not _same(values, _recomputed(weight)):
                 problems.append(f"{weight.name}: not what its recipe gives ({weight.transformation})")
             continue
@@ -151,7 +149,7 @@ def native_records(
         placed.update(weight.sources)
         for tensor, part in zip(stored, _parts(values, stored, weight.transformation), strict=True):
             records.append(
-                WeightRecord(tensor.source, weight.name, weight.transformation, _digest(widen(tensor).values))
+                WeightRecord(tensor.source, weight.name, weight.transformation, array_digest(widen(tensor).values))
             )
             expected = tensor if part.dtype == tensor.values.dtype else widen(tensor)
             if not _same(part, expected.values):
@@ -203,14 +201,14 @@ def traced_records(module: Any, checkpoint: Checkpoint, graph_path: Path) -> tup
     for name in initializers.names:
         values = initializers.values(name)
         if values.dtype == np.float32:
-            places.setdefault(_digest(values), []).append(name)
+            places.setdefault(array_digest(values), []).append(name)
     records, unmatched, left = [], set(places), []
     for name, values in _tensors_of(module):
         found = _found(values, places)
         unmatched.difference_update(digest for digest, _ in found)
         if found:
             source = checkpoint.tensor(name).source if name in checkpoint else ""
-            digest = _digest(values)
+            digest = array_digest(values)
             records += [WeightRecord(source, place, how, digest) for key, how in found for place in places[key]]
         elif name in checkpoint and not name.startswith(_UNUSED_STARTS):
             left.append(f"{name}: has no place in the graph")
@@ -240,7 +238,7 @@ def _tensors_of(module: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
 def _found(values: NDArray[np.float32], places: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return as what a parameter stands in the graph: digests, and what was done to it."""
     for how, pieces in _forms(values):
-        digests = [_digest(piece) for piece in pieces]
+        digests = [array_digest(piece) for piece in pieces]
         if all(digest in places for digest in digests):
             return [(digest, how) for digest in digests]
     return []
@@ -265,7 +263,3 @@ def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
     kinds = {2: np.uint16, 4: np.uint32, 8: np.uint64}
     bits = kinds[left.dtype.itemsize]
     return bool(np.array_equal(np.ascontiguousarray(left).view(bits), np.ascontiguousarray(right).view(bits)))
-
-
-def _digest(values: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
