@@ -94,7 +94,7 @@ def _modules(_options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _facts(options: Mapping[str, Any]) -> dict[str, Any]:
     from samevec.export.pipeline import installed_toolchain  # noqa: PLC0415
-    from samevec.runtime.providers import read_facts  # noqa: PLC0415
+    from samevec.runtime.providers.detect import read_facts  # noqa: PLC0415
 
     facts = read_facts()
     return {
@@ -137,9 +137,9 @@ def _samevec(options: Mapping[str, Any]) -> dict[str, Any]:
 def _torch(options: Mapping[str, Any]) -> dict[str, Any]:
     import torch  # noqa: PLC0415
 
-    from samevec.export.fetch import locate_snapshot  # noqa: PLC0415
+    from samevec.export.source.snapshot import locate_snapshot  # noqa: PLC0415
     from samevec.lock import load_lock  # noqa: PLC0415
-    from samevec.parity.reference import load_reference_model  # noqa: PLC0415
+    from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415
     from samevec.progress import SilentProgress  # noqa: PLC0415
 
     entry: LockedModel = load_lock(options["lock"]).model(options["model"])

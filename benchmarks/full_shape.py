@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from samevec.digest import sha256_file
-from samevec.export.synthetic import TensorSpec, bert_tensors, modernbert_tensors, qwen3_tensors, write_tensors
-from samevec.export.toy_lock import content_revision
+from samevec.export.toy.lock import content_revision
+from samevec.export.toy.synthetic import TensorSpec, bert_tensors, modernbert_tensors, qwen3_tensors, write_tensors
 from samevec.lock import Golden, LockedFile, LockedModel, dump_lock, load_lock
 from samevec.settings import default_snapshots
 

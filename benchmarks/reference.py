@@ -95,7 +95,7 @@ def count_violations(
 
 
 def _compute(names: Sequence[str], lock_path: Path, snapshots: Path, cache: Path) -> None:
-    from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
+    from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
 
     lock = load_lock(lock_path)
     loaded: dict[str, Any] = {}

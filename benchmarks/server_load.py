@@ -40,7 +40,7 @@ from benchmarks.memory import read_memory
 from benchmarks.results import NOTICE, machine_record
 from benchmarks.served import Served, serving, write_result
 from benchmarks.setup import add_model_arguments, ensure_proved, models_of, say
-from samevec.export.toy import build_toy
+from samevec.export.toy.checkpoint import build_toy
 from samevec.load import load_embedder, load_reranker
 from samevec.lock import load_lock
 

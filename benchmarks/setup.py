@@ -14,7 +14,7 @@ from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError
 from samevec.load import state_of
 from samevec.lock import load_lock
-from samevec.runtime.profiles import PROFILES
+from samevec.runtime.providers.profiles import PROFILES
 
 if TYPE_CHECKING:
     import argparse

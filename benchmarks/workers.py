@@ -23,7 +23,7 @@ from benchmarks.served import write_result
 from benchmarks.setup import add_model_arguments, ensure_proved, models_of, say
 from benchmarks.workloads import EMBEDDER, Writer
 from samevec.load import load_embedder
-from samevec.runtime.plan import MAX_WORKER_TOKENS
+from samevec.runtime.batching.plan import MAX_WORKER_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

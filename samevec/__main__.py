@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 
-from samevec.cli import main as run_command
+from samevec.cli.main import main as run_command
 from samevec.machine import has_glibc
 from samevec.settings import server_environment
 

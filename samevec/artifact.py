@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from samevec.commands import Commands
 from samevec.digest import canonical_json, sha256_file
 from samevec.errors import ArtifactCorruptError, ArtifactMissingError
+from samevec.hints import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,7 +39,7 @@
         StaleReceiptError         something the receipt was bound to has changed
 
 Each class carries what it knows as attributes and a message that says what to do next. Two tables map classes to
-numbers: :data:`EXIT_CODES` here for processes, and ``samevec.server.status`` for HTTP.
+numbers: :data:`EXIT_CODES` here for processes, and ``samevec.server.error_map`` for HTTP.
 """
 
 from __future__ import annotations

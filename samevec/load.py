@@ -11,36 +11,36 @@ from typing import TYPE_CHECKING
 
 from samevec._version import __version__
 from samevec.artifact import Artifact, file_marks, find_artifact, verify_artifact
-from samevec.commands import Commands
 from samevec.digest import digest_json
 from samevec.errors import ConfigError, NativeLibraryError, SessionLoadError
+from samevec.hints import Commands
 from samevec.lock import load_lock
 from samevec.machine import allowed_cpus, give_back_memory
 from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.probe import Probe, require_probe
+from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
-from samevec.parity.reference_file import read_reference
-from samevec.parity.retrieval import builtin_fixture
-from samevec.runtime.bulk import BulkSession, choose_workers
+from samevec.parity.reference.file import read_reference
+from samevec.runtime.batching.parallel import BulkSession, choose_workers
+from samevec.runtime.batching.plan import TOTAL_BUDGET_TOKENS, worker_budget_tokens
 from samevec.runtime.embedder import Embedder
-from samevec.runtime.fallback import FallbackSession
 from samevec.runtime.open import open_model
-from samevec.runtime.plan import TOTAL_BUDGET_TOKENS, worker_budget_tokens
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.providers import device_name, require_provider
+from samevec.runtime.providers.detect import device_name, require_provider
+from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.reranker import Reranker
-from samevec.runtime.session import OnnxSession, onnxruntime_version
-from samevec.runtime.static_session import open_session
+from samevec.runtime.sessions.fallback import FallbackSession
+from samevec.runtime.sessions.onnx import OnnxSession, onnxruntime_version
+from samevec.runtime.sessions.static_shapes import open_session
 from samevec.settings import default_home, default_token_budget, default_workers
 
 if TYPE_CHECKING:
     from samevec.lock import LockedModel, Tolerance
     from samevec.parity.answers import Answers
-    from samevec.parity.reference_file import Reference
-    from samevec.runtime.profiles import Profile
-    from samevec.runtime.session import Session
+    from samevec.parity.reference.file import Reference
+    from samevec.runtime.providers.profiles import Profile
+    from samevec.runtime.sessions.onnx import Session
 
 __all__ = [
     "Candidate",

@@ -15,8 +15,8 @@ from benchmarks.workloads import EMBEDDER, RERANKER
 from samevec.load import load_embedder, load_reranker
 from samevec.lock import load_lock
 from samevec.parity.compare import compare
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ class Bench:
 
     def reference(self, items: Sequence[Any]) -> Array:
         """Compute texts, or pairs, with PyTorch, and let the model go again."""
-        from samevec.parity.reference import load_reference_model  # noqa: PLC0415 - loads torch
+        from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415 - loads torch
 
         name = EMBEDDER if isinstance(items[0], str) else RERANKER
         model = load_reference_model(self.models.snapshots / name, load_lock(self.models.lock_path).model(name))

@@ -31,7 +31,7 @@ class SamevecPeer:
 
     def load(self, request: dict[str, Any]) -> None:
         """Load the model under a profile, every file verified."""
-        from samevec.runtime.profiles import PROFILES  # noqa: PLC0415  counted as load time
+        from samevec.runtime.providers.profiles import PROFILES  # noqa: PLC0415  counted as load time
 
         options = request["options"]
         if options["profile"] not in PROFILES:

@@ -12,16 +12,16 @@ from samevec.parity.bisect import trace
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
 from samevec.runtime.open import open_model
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.lock import LockedModel
     from samevec.parity.answers import NodeAnswer
-    from samevec.parity.cases import CaseSet
+    from samevec.parity.cases.builtin import CaseSet
     from samevec.progress import Progress
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.rows import TokenRow
 
 __all__ = ["record_answers"]

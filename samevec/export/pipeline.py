@@ -30,19 +30,19 @@ from samevec.artifact import (
 )
 from samevec.digest import sha256_file
 from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError, WeightsDifferError
-from samevec.export.fetch import locate_snapshot, verify_snapshot
+from samevec.export.source.snapshot import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
 from samevec.parity.answers import require_pinned
-from samevec.parity.cases import builtin_cases
-from samevec.parity.reference_file import write_reference
-from samevec.parity.retrieval import builtin_fixture
-from samevec.parity.torch_baseline import measure_torch_baseline
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.rankings.retrieval import builtin_fixture
+from samevec.parity.reference.file import write_reference
+from samevec.parity.reference.torch_baseline import measure_torch_baseline
 from samevec.progress import Progress, SilentProgress
 from samevec.runtime.open import open_model
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.providers import require_provider
-from samevec.runtime.static_session import open_session
-from samevec.unfinished import put_in_place, unfinished_directory
+from samevec.runtime.providers.detect import require_provider
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.static_shapes import open_session
+from samevec.staging import put_in_place, unfinished_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from samevec.export.native import Weight
     from samevec.lock import Lock, LockedModel
     from samevec.parity.answers import Answers
-    from samevec.parity.cases import CaseSet
-    from samevec.parity.reference import ReferenceModel
+    from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.reference.pytorch import ReferenceModel
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.reranker import Reranker
 
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
@@ -133,7 +133,7 @@ def export_model(
     home : Path
         Gets ``artifacts/<model>--<profile>--<digest>/`` by one rename at the very end.
     source_dir : Path, optional
-        Folder of snapshot folders, see :func:`samevec.export.fetch.locate_snapshot`.
+        Folder of snapshot folders, see :func:`samevec.export.source.snapshot.locate_snapshot`.
     progress : Progress, optional
 
     Returns
@@ -179,7 +179,7 @@ class _Export:
 
     def write(self) -> Manifest:
         """Write every file of the artifact; its manifest comes last."""
-        from samevec.parity.reference import load_reference_model  # noqa: PLC0415  loads torch
+        from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
 
         entry, toolchain = self.entry, installed_toolchain()
         with self.progress.step(f"load {entry.name} in PyTorch"):
@@ -211,7 +211,7 @@ class _Export:
         return manifest
 
     def _capture(self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]) -> None:
-        from samevec.parity.reference import capture_reference  # noqa: PLC0415  loads torch
+        from samevec.parity.reference.pytorch import capture_reference  # noqa: PLC0415  loads torch
 
         captured = capture_reference(
             reference, case_set, toolchain=toolchain, fixture=builtin_fixture(), progress=self.progress
@@ -250,7 +250,7 @@ class _Export:
 
     def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
         """Return PyTorch itself behind the objects that serve, for running it in company."""
-        from samevec.parity.torch_session import TorchSession  # noqa: PLC0415  the same
+        from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415  the same
 
         return open_model(
             self.entry,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from samevec.parity.answers import Answers
     from samevec.runtime.collate import Features
-    from samevec.runtime.session import OnnxSession
+    from samevec.runtime.sessions.onnx import OnnxSession
 
 __all__ = ["Difference", "bisect", "trace"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from samevec.errors import ReferenceMissingError
 from samevec.machine import cpu_name
 from samevec.parity.answers import changed_answers
-from samevec.parity.cases import builtin_cases, quick_positions
-from samevec.parity.driver import driver_digest
-from samevec.parity.gaps import (
+from samevec.parity.cases.builtin import builtin_cases, quick_positions
+from samevec.parity.code_digest import driver_digest
+from samevec.parity.coverage import (
     baseline_gap,
     case_gaps,
     golden_gap,
@@ -25,8 +25,8 @@ from samevec.parity.gaps import (
 from samevec.parity.golden import golden_cells, is_published
 from samevec.parity.levels import levels_of
 from samevec.parity.matrix import Matrix
-from samevec.parity.ranking_check import check_rankings
-from samevec.parity.torch_session import TorchSession
+from samevec.parity.rankings.check import check_rankings
+from samevec.parity.reference.torch_session import TorchSession
 from samevec.parity.verdict import AnswersCheck, Verdict, cell_failures
 from samevec.progress import SilentProgress
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from samevec.lock import Tolerance
     from samevec.parity.answers import Answers
-    from samevec.parity.cases import CaseSet
-    from samevec.parity.rankings import Rankings
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.rankings.figures import Rankings
+    from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Cell, GroupingRun
     from samevec.progress import Progress
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.reranker import Reranker
 
 __all__ = ["QUICK_REPEATS", "REPEATS", "run_gate"]

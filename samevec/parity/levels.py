@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.runtime.reranker import Reranker
 
 __all__ = ["PREFIX_DIMENSIONS", "Level", "levels_of", "prefix_dimensions"]

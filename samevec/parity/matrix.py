@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from samevec.errors import InferenceError, InputError
+from samevec.parity.cases.groupings import groupings
 from samevec.parity.compare import (
     compare,
     compare_ids,
@@ -17,7 +18,6 @@ from samevec.parity.compare import (
     row_deviations,
     rows_with_other_bits,
 )
-from samevec.parity.groupings import groupings
 from samevec.parity.levels import levels_of
 from samevec.parity.recorder import Recorder, grouping_run, twins, unasked_microbatches
 from samevec.parity.tokens import tokenize_cases
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.lock import Tolerance
-    from samevec.parity.cases import CaseSet
+    from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.cases.groupings import Grouping
     from samevec.parity.compare import Histogram
-    from samevec.parity.groupings import Grouping
     from samevec.parity.levels import Level
     from samevec.parity.recorder import Microbatch
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import GroupingRun
     from samevec.progress import Progress
     from samevec.runtime.embedder import Embedder

@@ -10,7 +10,7 @@ import numpy as np
 from samevec.errors import ParityFailedError
 from samevec.machine import cpu_name
 from samevec.parity.answers import changed_answers
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.compare import compare
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import Tolerance
     from samevec.parity.answers import Answers
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.runtime.embedder import Embedder
 
 __all__ = ["PROBE_TOKENS", "Probe", "probe", "probe_cases", "require_probe"]

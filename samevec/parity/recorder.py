@@ -12,7 +12,7 @@ from samevec.parity.verdict import GroupingRun
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from samevec.parity.groupings import Grouping
+    from samevec.parity.cases.groupings import Grouping
     from samevec.runtime.collate import Features
     from samevec.runtime.engine import Engine
     from samevec.runtime.rows import TokenRow

@@ -9,7 +9,7 @@ from samevec.runtime.embedder import Embedder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from samevec.parity.cases import CaseSet, PairCase, TextCase
+    from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
     from samevec.runtime.reranker import Reranker
     from samevec.runtime.rows import TokenRow
 

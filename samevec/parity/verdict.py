@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from samevec.parity.compare import Comparison, Histogram
-    from samevec.parity.rankings import Rankings
+    from samevec.parity.rankings.figures import Rankings
     from samevec.parity.receipt import Binding
-    from samevec.parity.torch_baseline import TorchBaseline
+    from samevec.parity.reference.torch_baseline import TorchBaseline
 
 __all__ = ["WORST_ROWS", "AnswersCheck", "Cell", "GroupingRun", "RowError", "Verdict", "cell_failures"]
 

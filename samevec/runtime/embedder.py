@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from samevec.digest import array_digest
 from samevec.errors import EmptyInputError, InputError
+from samevec.runtime.batching.plan import require_policy
 from samevec.runtime.checks import whole_number
-from samevec.runtime.plan import require_policy
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.lock import LockedModel
+    from samevec.runtime.batching.plan import Policy
     from samevec.runtime.cancel import CancelToken
     from samevec.runtime.engine import Engine, RunRecorder
-    from samevec.runtime.plan import Policy
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.tokenization import Tokenizer
 

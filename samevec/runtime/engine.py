@@ -13,15 +13,15 @@ import numpy as np
 
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
 from samevec.machine import give_back_memory
-from samevec.runtime.arena import ArenaSession
-from samevec.runtime.bulk import BulkSession, run_side_by_side, shared_runs
+from samevec.runtime.batching.cost import COSTS, CostModel
+from samevec.runtime.batching.parallel import BulkSession, run_side_by_side, shared_runs
+from samevec.runtime.batching.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
-from samevec.runtime.cost import COSTS, CostModel
-from samevec.runtime.guards import AdaptiveLimit, MemoryGuard, Watch
-from samevec.runtime.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
+from samevec.runtime.limits import AdaptiveLimit, MemoryGuard, Watch
 from samevec.runtime.rows import TokenRow
-from samevec.runtime.session import CancellableSession
+from samevec.runtime.sessions.arena import ArenaSession
+from samevec.runtime.sessions.onnx import CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
-    from samevec.runtime.session import Session
+    from samevec.runtime.sessions.onnx import Session
 
 __all__ = ["Engine", "Outcome", "RunRecorder", "check_finite"]
 
@@ -241,7 +241,7 @@ class Engine:
         deadline_s: float | None = None,
         recorder: RunRecorder | None = None,
     ) -> NDArray[np.float32]:
-        """Run rows grouped as sentence-transformers groups them, see :func:`samevec.runtime.plan.plan_native`.
+        """Run rows grouped as sentence-transformers groups them, see :func:`samevec.runtime.batching.plan.plan_native`.
 
         Parameters
         ----------

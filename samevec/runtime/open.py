@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from samevec.errors import InputError
-from samevec.runtime.cost import COSTS
+from samevec.runtime.batching.cost import COSTS
+from samevec.runtime.batching.plan import MAX_WORKER_TOKENS
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.guards import MemoryGuard
-from samevec.runtime.plan import MAX_WORKER_TOKENS
+from samevec.runtime.limits import MemoryGuard
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.lock import LockedModel
-    from samevec.runtime.bulk import BulkSession
-    from samevec.runtime.cost import CostModel
-    from samevec.runtime.session import Session
+    from samevec.runtime.batching.cost import CostModel
+    from samevec.runtime.batching.parallel import BulkSession
+    from samevec.runtime.sessions.onnx import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
 

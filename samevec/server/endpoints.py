@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from samevec.server.loopback import LoopbackEndpoint
+    from samevec.server.socket.loopback import LoopbackEndpoint
 
 if sys.platform != "win32":
     import fcntl

@@ -8,12 +8,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from samevec.errors import SamevecError
-from samevec.server.accounts import Phase, current_account
+from samevec.server.telemetry.records import Phase, current_account
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
-    from samevec.runtime.reloadable import Reloadable
+    from samevec.runtime.sessions.reloadable import Reloadable
 
 __all__ = ["IdleModels"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from samevec.server.config import ServedModel
+    from samevec.server.settings import ServedModel
 
 __all__ = ["find_served", "hub_name"]
 

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from samevec.errors import NonFiniteOutputError, NotReadyError
-from samevec.server.microbatch import brief, public_words
+from samevec.server.queue.microbatch import brief, public_words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

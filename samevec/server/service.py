@@ -15,18 +15,18 @@ import numpy as np
 from samevec._version import __version__
 from samevec.errors import BatchTooLargeError, DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
 from samevec.machine import allowed_cpus
+from samevec.runtime.batching.plan import worker_budget_tokens
 from samevec.runtime.embedder import Embedder
-from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.reranker import Reranker
-from samevec.server.accounts import Observers, Phase, current_account
-from samevec.server.admission import Admission
+from samevec.server.error_map import UnknownModelError
+from samevec.server.http.tokens import list_tokens
 from samevec.server.idle import IdleModels
-from samevec.server.lanes import QueueLimits
 from samevec.server.names import find_served
+from samevec.server.queue.admission import Admission
+from samevec.server.queue.lanes import QueueLimits
+from samevec.server.queue.workers import Worker
 from samevec.server.reprobe import Reprobing
-from samevec.server.status import UnknownModelError
-from samevec.server.tokens import list_tokens
-from samevec.server.worker import Worker
+from samevec.server.telemetry.records import Observers, Phase, current_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.rows import TokenRow
-    from samevec.server.accounts import Observer
-    from samevec.server.admission import Received
-    from samevec.server.config import ServedModel, ServerSettings
-    from samevec.server.tokens import Token
+    from samevec.server.http.tokens import Token
+    from samevec.server.queue.admission import Received
+    from samevec.server.settings import ServedModel, ServerSettings
+    from samevec.server.telemetry.records import Observer
 
     _Tokenized = TypeVar("_Tokenized")
     _AnyWork: TypeAlias = "EmbedWork | RerankWork | TokenizeWork"
@@ -374,7 +374,7 @@ class Service:
         ----------
         work : TokenizeWork
         encode : callable
-            Makes an answer of them while they are listed, see :func:`samevec.server.tokens.list_tokens`.
+            Makes an answer of them while they are listed, see :func:`samevec.server.http.tokens.list_tokens`.
 
         Raises
         ------

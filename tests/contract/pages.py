@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from samevec import errors
-from samevec.cli import cli
+from samevec.cli.main import cli
 from samevec.errors import SamevecError, exit_code
-from samevec.server.status import HTTP_STATUS
+from samevec.server.error_map import HTTP_STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

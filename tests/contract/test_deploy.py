@@ -14,8 +14,8 @@ import pytest
 import yaml
 from pages import ROOT, commands, flags
 
-from samevec.cli import cli
-from samevec.config_file import read_config
+from samevec.cli.config_file import read_config
+from samevec.cli.main import cli
 
 if TYPE_CHECKING:
     from pathlib import Path

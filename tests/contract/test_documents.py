@@ -9,7 +9,7 @@ from pathlib import Path
 import pages
 import pytest
 
-from samevec.cli import cli
+from samevec.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = dict(pages.commands())

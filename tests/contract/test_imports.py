@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parents[2] / "samevec"
 ROOMS = ("export", "parity", "runtime", "server")
 HEAVY = ("torch", "transformers", "optimum", "sentence_transformers", "onnx")
-MAY_IMPORT_TORCH = ("samevec.export", "samevec.parity.reference", "samevec.parity.torch_session")
+MAY_IMPORT_TORCH = ("samevec.export", "samevec.parity.reference.pytorch", "samevec.parity.reference.torch_session")
 #: What each room may import of the others (DESIGN section 1); a prefix stands for everything under it.
 ALLOWED = {
     "runtime": (),
@@ -113,8 +113,8 @@ def loaded_after(modules: list[str], watched: tuple[str, ...]) -> set[str]:
 SERVING = [
     name
     for name in SOURCES
-    if name in ("samevec", "samevec.cli", "samevec.load", "samevec.serving", "samevec.settings", "samevec.machine")
-    or under(name, ("samevec.server", "samevec.runtime"))
+    if name in ("samevec", "samevec.load", "samevec.settings", "samevec.machine")
+    or under(name, ("samevec.server", "samevec.runtime", "samevec.cli"))
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from e2e_tools import TOYS, Done, ToyHome, copy_home, paste, samevec
 from export_lab import Lab
 
-from samevec.cli import main
+from samevec.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

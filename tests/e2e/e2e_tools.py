@@ -20,7 +20,7 @@ from samevec.digest import sha256_file
 from samevec.load import binding_of, receipt_directories
 from samevec.lock import load_lock
 from samevec.parity.receipt import Receipt, write_receipt
-from samevec.runtime.profiles import get_profile
+from samevec.runtime.providers.profiles import get_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -123,7 +123,7 @@ TELLING_SERVER = """
 import atexit, json, sys
 path = sys.argv.pop()
 atexit.register(lambda: open(path, "w").write(json.dumps(sorted(sys.modules))))
-from samevec.cli import main
+from samevec.cli.main import main
 main()
 """
 

@@ -22,12 +22,12 @@ from unittest import mock
 
 from e2e_tools import EMBEDDER, LOCK, RERANKER, ROOT, environment
 
-from samevec.cli import main
+from samevec.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-unfinished: Any = importlib.import_module("samevec.unfinished")
+unfinished: Any = importlib.import_module("samevec.staging")
 
 #: Enough shapes to meet every kind of mistake; all 35 are run by the exports of the suite that are kept.
 QUICK_ROWS, QUICK_TOKENS = (1, 3), (1, 17, 129)
@@ -123,7 +123,7 @@ def small_files(home: Path, limit_bytes: str) -> int:
 
 def wrong_pooling(home: Path, kind: str) -> int:
     """Export by the command line with one mistake in the graph that is written."""
-    from samevec.cli import main  # noqa: PLC0415
+    from samevec.cli.main import main  # noqa: PLC0415
 
     with _pooled_wrongly(kind):
         name = EMBEDDER if kind.startswith("embedder") else RERANKER

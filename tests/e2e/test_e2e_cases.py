@@ -22,9 +22,9 @@ from samevec import load_embedder, load_reranker
 from samevec.errors import SessionRunError
 from samevec.parity.compare import compare
 from samevec.parity.probe import probe_cases
-from samevec.parity.reference_file import read_reference
+from samevec.parity.reference.file import read_reference
 from samevec.runtime.collate import collate
-from samevec.runtime.profiles import PROFILES
+from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from e2e_tools import Live, ToyHome
     from numpy.typing import NDArray
 
-    from samevec.parity.reference import ReferenceModel
-    from samevec.parity.reference_file import CapturedRow
+    from samevec.parity.reference.file import CapturedRow
+    from samevec.parity.reference.pytorch import ReferenceModel
     from samevec.runtime.collate import Features
 
     Array = NDArray[np.float32]
@@ -86,7 +86,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def oracle(exported: ToyHome) -> Oracle:
-    from samevec.parity.reference import load_reference_model  # noqa: PLC0415 - loads torch
+    from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415 - loads torch
 
     snapshots = {name: exported.path / "snapshots" / name / LOCK.model(name).revision for name in (EMBEDDER, RERANKER)}
     embedder, reranker = (load_reference_model(snapshots[name], LOCK.model(name)) for name in (EMBEDDER, RERANKER))

@@ -26,11 +26,11 @@ from e2e_tools import (
     serving,
 )
 
-from samevec import cli as cli_module
 from samevec._version import __version__
-from samevec.cli import cli as root
-from samevec.cli import main
-from samevec.commands import Commands
+from samevec.cli.main import cli as root
+from samevec.cli.main import main
+from samevec.cli.main import main as cli_module
+from samevec.hints import Commands
 from samevec.lock import dump_lock
 from samevec.settings import default_home
 
@@ -370,7 +370,7 @@ STOPPED_IN = {
 }
 STOP_IN = """
 import signal, sys
-import samevec.serving as serving
+import samevec.cli.serve as serving
 step = getattr(serving, sys.argv[1])
 def stopped(*arguments, **options):
     done = step(*arguments, **options)
@@ -378,7 +378,7 @@ def stopped(*arguments, **options):
     {after}
     return done
 setattr(serving, sys.argv.pop(1), stopped)
-from samevec.cli import main
+from samevec.cli.main import main
 main()
 """
 

@@ -19,22 +19,22 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, TOYS, Done, ToyHome, copy_home
 from pretend_gpu import COREML, CPU, CUDA, Opened, pretended, pretended_cdll
 
 import samevec
-from samevec.choice import resolve_profile
-from samevec.cli import main
+from samevec.cli.main import main
+from samevec.cli.profile_choice import resolve_profile
 from samevec.errors import ArtifactMissingError, ProviderUnavailableError, ReceiptMissingError, SessionRunError
 from samevec.load import open_candidate, reference_of
 from samevec.parity.compare import compare
 from samevec.parity.gate import run_gate
-from samevec.runtime import providers
-from samevec.runtime.fallback import FallbackSession
-from samevec.runtime.profiles import GPU_BUDGET_TOKENS, get_profile
+from samevec.runtime.providers import detect as providers
+from samevec.runtime.providers.profiles import GPU_BUDGET_TOKENS, get_profile
+from samevec.runtime.sessions.fallback import FallbackSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from samevec.parity.verdict import Verdict
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
 
 pytestmark = pytest.mark.model
 

@@ -11,7 +11,7 @@ import samevec
 from samevec.artifact import list_artifacts, verify_artifact
 from samevec.errors import ArtifactMissingError
 from samevec.export import pipeline
-from samevec.export.toy import build_toy
+from samevec.export.toy.checkpoint import build_toy
 from samevec.lock import dump_lock
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, rewrite_receipt, serving
 
 from samevec import load_embedder, load_reranker
-from samevec.commands import Commands
+from samevec.cli.serve import ServePlan, load_served
+from samevec.hints import Commands
 from samevec.progress import SilentProgress
-from samevec.server.app import create_app
-from samevec.server.config import ServerSettings
+from samevec.server.http.app import create_app
 from samevec.server.service import Service
-from samevec.serving import ServePlan, load_served
+from samevec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

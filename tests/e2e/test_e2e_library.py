@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from samevec.runtime.collate import Features
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
-    from samevec.runtime.session import OnnxSession
+    from samevec.runtime.sessions.onnx import OnnxSession
 
 pytestmark = pytest.mark.model
 

@@ -14,9 +14,9 @@ import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, adopt_digests, artifact_of, environment, rewrite_receipt, zero_block
 
 from samevec.load import state_of
-from samevec.parity.retrieval import builtin_fixture
-from samevec.parity.table import SHOWN_FAILURES
-from samevec.runtime.profiles import get_profile
+from samevec.parity.rankings.retrieval import builtin_fixture
+from samevec.parity.report.terminal import SHOWN_FAILURES
+from samevec.runtime.providers.profiles import get_profile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ WITHOUT_TORCH = """
 import sys
 for name in ("torch", "transformers", "optimum", "sentence_transformers", "huggingface_hub", "onnx"):
     sys.modules[name] = None
-from samevec.cli import main
+from samevec.cli.main import main
 main()
 """
 

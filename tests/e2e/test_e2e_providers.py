@@ -12,7 +12,7 @@ import pytest
 from e2e_tools import Done, environment
 from pretend_gpu import write_site
 
-from samevec.runtime.providers import provider_problem, read_facts
+from samevec.runtime.providers.detect import provider_problem, read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def test_a_profile_that_is_not_here_exits_3_with_the_reason(
 #: Ends like ``-m samevec``, and tells what it took: seconds of processor time, and which of these were imported.
 TELLING = """
 import json, sys, time
-from samevec.cli import main
+from samevec.cli.main import main
 code = main(sys.argv[1:])
 heavy = [name for name in ("torch", "transformers", "onnx", "sentence_transformers") if name in sys.modules]
 print(json.dumps({"cpu_s": time.process_time(), "heavy": heavy}))

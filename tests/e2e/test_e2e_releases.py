@@ -10,7 +10,7 @@ from emulators import ROOT
 from releases import Release, releases
 
 from samevec.native.library import load_library
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 
 if TYPE_CHECKING:
     from e2e_tools import ToyHome

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, TOYS, serving
 
-from samevec.commands import Commands
+from samevec.cli.serve import ServePlan, load_served
+from samevec.hints import Commands
 from samevec.progress import SilentProgress
-from samevec.server.app import create_app
-from samevec.server.config import ServerSettings
+from samevec.server.http.app import create_app
 from samevec.server.service import Service
-from samevec.serving import ServePlan, load_served
+from samevec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.session import Session
-    from samevec.server.config import ServedModel
+    from samevec.runtime.sessions.onnx import Session
+    from samevec.server.settings import ServedModel
 
 pytestmark = [pytest.mark.model, pytest.mark.server]
 

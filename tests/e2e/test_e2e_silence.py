@@ -11,7 +11,7 @@ import pytest
 from e2e_tools import EMBEDDER, RERANKER, environment
 from quiet_room import Visit, visit, way_in
 
-from samevec.runtime.session import onnxruntime_version
+from samevec.runtime.sessions.onnx import onnxruntime_version
 
 if TYPE_CHECKING:
     from pathlib import Path

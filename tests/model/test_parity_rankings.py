@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy
 from samevec.lock import load_lock
-from samevec.parity.cases import builtin_cases
-from samevec.parity.ranking_check import check_rankings
-from samevec.parity.reference import ReferenceModel, capture_reference, load_reference_model
-from samevec.parity.retrieval import builtin_fixture
-from samevec.parity.torch_session import TorchSession
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.rankings.check import check_rankings
+from samevec.parity.rankings.retrieval import builtin_fixture
+from samevec.parity.reference.pytorch import ReferenceModel, capture_reference, load_reference_model
+from samevec.parity.reference.torch_session import TorchSession
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.reranker import Reranker
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.parity.cases import CaseSet
-    from samevec.parity.rankings import Rankings
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.rankings.figures import Rankings
+    from samevec.parity.reference.file import Reference
     from samevec.runtime.collate import Features
 
 pytestmark = pytest.mark.model

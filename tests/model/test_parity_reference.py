@@ -10,17 +10,17 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import ExportError
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy
 from samevec.lock import load_lock
-from samevec.parity.baseline import capture_live, run_baseline
-from samevec.parity.cases import CaseSet, builtin_cases
+from samevec.parity.cases.builtin import CaseSet, builtin_cases
 from samevec.parity.gate import run_gate
-from samevec.parity.reference import ReferenceModel, capture_reference, load_reference_model
+from samevec.parity.reference.baseline import capture_live, run_baseline
+from samevec.parity.reference.pytorch import ReferenceModel, capture_reference, load_reference_model
+from samevec.parity.reference.torch_session import TorchSession
 from samevec.parity.tokens import tokenize_cases
-from samevec.parity.torch_session import TorchSession
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.profiles import Profile
+from samevec.runtime.providers.profiles import Profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.tokenization import Tokenizer
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
 

@@ -12,8 +12,8 @@ from form_subjects import SUBJECTS, Subject, make_subject
 from samevec.lock import load_lock
 from samevec.parity.compare import compare
 from samevec.runtime.collate import collate
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.static_session import StaticShapeSession, open_session
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.static_shapes import StaticShapeSession, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path

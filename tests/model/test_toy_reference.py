@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from samevec.export.toy import TOY_EMBEDDER, TOY_MAX_TOKENS, TOY_RERANKER, TOY_WIDTH, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_MAX_TOKENS, TOY_RERANKER, TOY_WIDTH, build_toy
 from samevec.lock import load_lock
 
 if TYPE_CHECKING:

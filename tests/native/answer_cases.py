@@ -12,7 +12,7 @@ from samevec.load import open_candidate
 from samevec.lock import load_lock
 from samevec.native.library import load_library
 from samevec.parity.answers import changed_answers
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.tokens import tokenize_cases
 
 

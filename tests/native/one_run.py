@@ -16,7 +16,7 @@ from typing import Any
 from samevec.errors import SamevecError
 from samevec.load import open_candidate, reference_of
 from samevec.lock import load_lock
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.tokens import tokenize_cases
 

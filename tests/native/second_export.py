@@ -19,9 +19,9 @@ from samevec.export.native import write_native_graph
 from samevec.lock import load_lock
 from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
-from samevec.parity.cases import builtin_cases, quick_positions
+from samevec.parity.cases.builtin import builtin_cases, quick_positions
 from samevec.progress import SilentProgress
-from samevec.runtime.profiles import get_profile
+from samevec.runtime.providers.profiles import get_profile
 
 
 def main(lock: str, model: str, home: str, folder: str, config: str) -> None:

@@ -135,7 +135,7 @@ def test_kernels_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_self_test_refuses_a_thread_that_rounds_otherwise() -> None:
     code = (
         "import ctypes\n"
-        "from samevec.parity_command import run_selftest\n"
+        "from samevec.cli.parity import run_selftest\n"
         "assert run_selftest(say=lambda line: None) == 0\n"
         "ctypes.CDLL(None).fesetround(0x800)\n"
         "print(run_selftest(say=print))"

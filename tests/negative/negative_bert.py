@@ -31,7 +31,7 @@ def make_bert(weights: Path, folder: Path) -> Toy:
         Folder of the real model, for tokenizer and settings.
     folder : Path
     """
-    synthetic: Any = importlib.import_module("samevec.export.synthetic")
+    synthetic: Any = importlib.import_module("samevec.export.toy.synthetic")
     snapshot = folder / "snapshot"
     shutil.copytree(weights, snapshot, ignore=shutil.ignore_patterns("*.safetensors", "*.md", "config.json"))
     config = json.loads((weights / "config.json").read_bytes())

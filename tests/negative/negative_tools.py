@@ -12,22 +12,22 @@ import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from samevec.lock import load_lock
-from samevec.parity.cases import CaseSet, builtin_cases
+from samevec.parity.cases.builtin import CaseSet, builtin_cases
 from samevec.parity.gate import run_gate
 from samevec.runtime.open import open_model
-from samevec.runtime.profiles import Profile, get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.providers.profiles import Profile, get_profile
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from samevec.lock import LockedModel
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Cell, Verdict
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
-    from samevec.runtime.session import Session
+    from samevec.runtime.sessions.onnx import Session
 
     Model = Embedder | Reranker
 
@@ -58,13 +58,13 @@ class Toy:
     @classmethod
     def make(cls, name: str, folder: Path) -> Toy:
         """Build one of the toy pair and export it."""
-        importlib.import_module("samevec.export.toy").build_toy(name, folder / "snapshot")
+        importlib.import_module("samevec.export.toy.checkpoint").build_toy(name, folder / "snapshot")
         return cls.exported(LOCK.model(name), folder / "snapshot", folder)
 
     @classmethod
     def exported(cls, entry: LockedModel, snapshot: Path, folder: Path) -> Toy:
         """Load, capture and export, in the order in which the export does it."""
-        reference: Any = importlib.import_module("samevec.parity.reference")
+        reference: Any = importlib.import_module("samevec.parity.reference.pytorch")
         convert: Any = importlib.import_module("samevec.export.convert")
         torch = reference.load_reference_model(snapshot, entry)
         cases = builtin_cases(entry.task, prompts=entry.prompts, quick=True)
@@ -86,7 +86,7 @@ class Toy:
 
     def with_cases(self, extra: CaseSet) -> Toy:
         """The same with more cases, which PyTorch computes now."""
-        capture = importlib.import_module("samevec.parity.reference").capture_reference
+        capture = importlib.import_module("samevec.parity.reference.pytorch").capture_reference
         texts, pairs = self.cases.texts + extra.texts, self.cases.pairs + extra.pairs
         cases = CaseSet(task=self.cases.task, texts=texts, pairs=pairs)
         return dataclasses.replace(self, cases=cases, reference=capture(self.torch, cases, toolchain={}))

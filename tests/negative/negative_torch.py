@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from samevec.parity.torch_session import TorchSession
+from samevec.parity.reference.torch_session import TorchSession
 from samevec.runtime.collate import Features
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.parity.reference import ReferenceModel
+    from samevec.parity.reference.pytorch import ReferenceModel
 
 
 def pad_left(features: Features) -> Features:

@@ -14,9 +14,9 @@ import pytest
 from negative_tools import EMBEDDER, LOCK, edited_graph, without_end_rule
 
 from samevec.artifact import GRAPH_NAME, MANIFEST_NAME, Artifact, FileDigest, find_artifact
-from samevec.cli import main
+from samevec.cli.main import main
 from samevec.digest import sha256_file
-from samevec.parity.cases import CaseSet, builtin_cases
+from samevec.parity.cases.builtin import CaseSet, builtin_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,7 +27,7 @@ from negative_tools import (
 )
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from samevec.parity.cases import CaseSet, PairCase, TextCase
+from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,7 +219,8 @@ def test_another_revision(name: str, toys: dict[str, Toy], tmp_path: Path) -> No
 
 def export_other_seed(toy: Toy, folder: Path) -> Path:
     builder, convert, reference = (
-        importlib.import_module(f"samevec.{name}") for name in ("export.toy", "export.convert", "parity.reference")
+        importlib.import_module(f"samevec.{name}")
+        for name in ("export.toy.checkpoint", "export.convert", "parity.reference.pytorch")
     )
     with mock.patch.multiple(builder, _EMBEDDER_SEED=1, _RERANKER_SEED=2):
         builder.build_toy(toy.entry.name, folder / "other")

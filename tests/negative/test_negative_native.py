@@ -15,8 +15,8 @@ from negative_tools import EMBEDDER, RERANKER, require_refused
 from onnx import helper
 
 from samevec.progress import SilentProgress
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable

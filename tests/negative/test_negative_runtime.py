@@ -21,13 +21,13 @@ from negative_torch import CausalMaskLost, LeftPadding, MaskForPoolingOnly
 
 from samevec.errors import ProviderUnavailableError, StaleReceiptError
 from samevec.parity.receipt import Binding, gate_state, require_passed, write_receipt
-from samevec.parity.torch_session import TorchSession
+from samevec.parity.reference.torch_session import TorchSession
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.pooling import activate
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.sessions.onnx import OnnxSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

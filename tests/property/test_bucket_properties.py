@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samevec.errors import InputError
-from samevec.runtime.buckets import LEAST_TOKENS, MANY_ROWS, Piece, bucket_shapes, cover, fill_bucket, stale_entries
+from samevec.runtime.batching.buckets import (
+    LEAST_TOKENS,
+    MANY_ROWS,
+    Piece,
+    bucket_shapes,
+    cover,
+    fill_bucket,
+    stale_entries,
+)
 from samevec.runtime.collate import collate
 from samevec.runtime.rows import TokenRow
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samevec.runtime.cost import COSTS, CostModel
-from samevec.runtime.plan import Plan, plan
+from samevec.runtime.batching.cost import COSTS, CostModel
+from samevec.runtime.batching.plan import Plan, plan
 
 LENGTHS = st.lists(st.integers(1, 5000), max_size=60) | st.lists(st.sampled_from([3, 4, 5, 64]), max_size=300)
 BUDGETS = st.integers(1, 6000)

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from samevec.runtime.batching.plan import plan, worker_budget_tokens
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.plan import plan, worker_budget_tokens
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.fake import FakeSession
 
 LENGTHS = st.lists(st.integers(1, 5000), max_size=80)
 BUDGETS = st.integers(1, 6000)

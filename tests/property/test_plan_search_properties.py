@@ -7,11 +7,11 @@ import math
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from samevec.runtime.cost import COSTS, CostModel
+from samevec.runtime.batching.cost import COSTS, CostModel
+from samevec.runtime.batching.plan import Plan, plan, plan_native, worker_budget_tokens
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.plan import Plan, plan, plan_native, worker_budget_tokens
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.fake import FakeSession
 
 BUDGETS = st.integers(1, 2000)
 ROWS = st.integers(1, 40)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samevec.parity.rankings import (
+from samevec.parity.rankings.figures import (
     compare_order,
     decided_share,
     ndcg_at,

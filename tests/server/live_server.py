@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samevec.errors import SamevecError, exit_code
-from samevec.server.serve import ServedModel, ServerSettings, reserve_endpoints, run_server
+from samevec.server.lifecycle import ServedModel, ServerSettings, reserve_endpoints, run_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

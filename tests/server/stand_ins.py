@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import numpy as np
 
-from samevec.export.toy import build_toy
+from samevec.export.toy.checkpoint import build_toy
 from samevec.lock import load_lock
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
-from samevec.server.app import create_app
-from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.http.app import create_app
 from samevec.server.service import Service
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from samevec.errors import OverloadedError
-from samevec.server.admission import Admission
-from samevec.server.rate import Rate
+from samevec.server.queue.admission import Admission
+from samevec.server.queue.rate import Rate
 
 
 def test_admission_refuses_what_exceeds_the_bounds() -> None:

@@ -25,7 +25,7 @@ from stand_ins import (
 )
 
 from samevec.runtime.embedder import Embedder
-from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

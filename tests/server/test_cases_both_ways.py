@@ -33,8 +33,8 @@ from stand_ins import (
 from samevec.errors import SessionRunError
 from samevec.lock import load_lock
 from samevec.runtime.embedder import Embedder
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,8 @@ from live_server import live
 from stand_ins import EMBEDDER, RERANKER, alone, embedder, reranker, scores_alone, tokenizer
 
 from samevec.lock import load_lock
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from stand_ins import (
 )
 
 from samevec.lock import load_lock
-from samevec.server.config import ServedModel, ServerSettings
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from stand_ins import EMBEDDER, alone, embedder, in_process, vectors_of
 
 from samevec.errors import SessionRunError
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.fallback import FallbackSession
-from samevec.runtime.reloadable import Reloadable
-from samevec.server.config import ServedModel, ServerSettings
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.fallback import FallbackSession
+from samevec.runtime.sessions.reloadable import Reloadable
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from samevec.runtime.collate import Features

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from samevec.errors import StaleReceiptError
-from samevec.runtime.bulk import BulkSession
+from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.reloadable import Reloadable
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.reloadable import Reloadable
 from samevec.server.idle import IdleModels
 
 if TYPE_CHECKING:

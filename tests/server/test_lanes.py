@@ -8,8 +8,8 @@ import pytest
 
 from samevec.errors import DeadlineExceededError
 from samevec.runtime.rows import TokenRow
-from samevec.server.jobs import Job, QueuedRow
-from samevec.server.lanes import Lane, QueueLimits
+from samevec.server.queue.jobs import Job, QueuedRow
+from samevec.server.queue.lanes import Lane, QueueLimits
 
 
 def add(lane: Lane, lengths: list[int], *, deadline_s: float | None = None) -> list[QueuedRow]:

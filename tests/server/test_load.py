@@ -23,8 +23,8 @@ from benchmarks.load_clients import (
     known_answers,
     raise_open_files,
 )
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

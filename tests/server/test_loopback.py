@@ -23,11 +23,11 @@ from stand_ins import EMBEDDER, RERANKER, Script, alone, embedder, queued, reran
 
 from samevec import client
 from samevec.client import EmbeddingProxy, LoopbackAddress, RerankerProxy
-from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import Endpoints, bind_tcp
-from samevec.server.loopback import TOKEN_BYTES, LoopbackEndpoint, bind_loopback, publish_loopback
-from samevec.server.serve import running_server
-from samevec.server.truememory import reserve_truememory
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
+from samevec.server.socket.loopback import TOKEN_BYTES, LoopbackEndpoint, bind_loopback, publish_loopback
+from samevec.server.socket.truememory import reserve_truememory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

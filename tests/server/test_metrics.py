@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from samevec.server.accounts import (
+from samevec.server.telemetry.metrics import Metrics, receipt_age_s
+from samevec.server.telemetry.records import (
     BatchAccount,
     Observers,
     Phase,
@@ -18,7 +19,6 @@ from samevec.server.accounts import (
     note_error,
     observed,
 )
-from samevec.server.metrics import Metrics, receipt_age_s
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=timezone.utc)
 

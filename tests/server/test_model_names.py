@@ -13,11 +13,11 @@ from stand_ins import EMBEDDER, RERANKER, FrameClient, embedder, in_process, rer
 from samevec.errors import InputError
 from samevec.lock import load_lock
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.reranker import Reranker
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
-from samevec.server.truememory import EmbedTarget, resolve_reranker, resolve_tier
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
+from samevec.server.socket.truememory import EmbedTarget, resolve_reranker, resolve_tier
 
 SMALL = "ms-marco-minilm-l6-v2"
 #: What TrueMemory 0.7.6.2 asks for, and what the same repository is called today.

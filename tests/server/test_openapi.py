@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from stand_ins import embedder, in_process, reranker
 
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 HERE = Path(__file__).parent
 #: What the fuzzing phase makes for each route; raise it to look further: SCHEMATHESIS_EXAMPLES=500.

@@ -27,13 +27,13 @@ from stand_ins import (
 )
 
 from samevec.errors import ConfigError, StaleReceiptError
-from samevec.runtime.reloadable import Reloadable
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.log import RequestLog
+from samevec.runtime.sessions.reloadable import Reloadable
+from samevec.server.settings import ServedModel, ServerSettings
+from samevec.server.telemetry.log import RequestLog
 
 if TYPE_CHECKING:
     from samevec.runtime.engine import Engine
-    from samevec.server.accounts import BatchAccount, RequestAccount
+    from samevec.server.telemetry.records import BatchAccount, RequestAccount
 
 SECRET = "a text that nobody may read in a log"
 
@@ -181,7 +181,7 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
         compared.append((given, key))
         return given == key
 
-    monkeypatch.setattr("samevec.server.app.hmac.compare_digest", compare)
+    monkeypatch.setattr("samevec.server.http.app.hmac.compare_digest", compare)
     with in_process(api_keys=["first", "second"]) as server:
         server.ask("GET", "/info", headers={"authorization": "Bearer first"})
     assert compared == [(b"first", b"first"), (b"first", b"second")]  # every key, also after a match

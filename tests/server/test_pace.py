@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from samevec.server.pace import Pace
-from samevec.server.tallies import CounterTally, HistogramTally
+from samevec.server.http.pace import Pace
+from samevec.server.telemetry.tallies import CounterTally, HistogramTally
 
 
 def test_so_many_begin_in_each_turn_of_the_loop_in_order() -> None:

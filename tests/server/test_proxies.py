@@ -20,8 +20,8 @@ from stand_ins import EMBEDDER, POISON, RERANKER, Script, alone, embedder, reran
 from samevec import client
 from samevec.client import EmbeddingProxy, LoopbackAddress, ModelServerError, ProtocolMismatchError, RerankerProxy
 from samevec.lock import load_lock
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,9 +13,9 @@ import pytest
 from stand_ins import EMBEDDER, NAN, RERANKER, Script, embedder, in_process, reranker, text_ids
 
 from samevec.errors import ConfigError
-from samevec.runtime.reloadable import Reloadable
 from samevec.runtime.rows import TokenRow
-from samevec.server.config import ServedModel, ServerSettings
+from samevec.runtime.sessions.reloadable import Reloadable
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

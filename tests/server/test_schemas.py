@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from samevec.errors import InputError
-from samevec.server.dialects import cohere, jina
-from samevec.server.dialects.openai import parse_embeddings
-from samevec.server.dialects.records import RerankRequest
-from samevec.server.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
+from samevec.server.http.dialects import cohere, jina
+from samevec.server.http.dialects.openai import parse_embeddings
+from samevec.server.http.dialects.records import RerankRequest
+from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 
 EMBED = {"model": "m", "input": "x"}
 RERANK = {"query": "q", "documents": ["d"]}

@@ -18,9 +18,9 @@ from live_server import ROOT, live, refused
 from stand_ins import EMBEDDER, RERANKER, FrameClient, Script, embedder, queued, wait_until
 
 from samevec.errors import ConfigError, NotReadyError
-from samevec.server.config import ServedModel, ServerSettings
 from samevec.server.endpoints import bind_tcp, bind_unix
-from samevec.server.serve import read_api_keys, running_server
+from samevec.server.lifecycle import read_api_keys, running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -293,6 +293,6 @@ def test_a_model_that_cannot_compute_stops_the_start() -> None:
 
 def test_the_server_room_imports_no_torch() -> None:
     heavy = "{'torch', 'transformers', 'optimum', 'sentence_transformers', 'onnx', 'onnxruntime'}"
-    code = f"import samevec.server.serve, sys; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import samevec.server.lifecycle, sys; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

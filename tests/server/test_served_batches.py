@@ -14,8 +14,8 @@ from stand_ins import EMBEDDER, FrameClient, alone, embedder, in_process, rerank
 from worker_bench import Stage, served_stage, staged_embedder
 
 from samevec.errors import EmptyInputError
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,9 +18,9 @@ from stand_ins import EMBEDDER, InProcess, alone, in_process, queued, text_ids, 
 from worker_bench import Call, Stage, StagedSession, served_stage, staged_embedder
 
 from samevec.errors import SessionRunError
-from samevec.server import serve
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
+from samevec.server import lifecycle as serve
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from live_server import live
 from stand_ins import EMBEDDER, FrameClient
 
 from samevec.errors import ConfigError
-from samevec.server.config import ServerSettings
-from samevec.server.serve import require_tls
+from samevec.server.lifecycle import require_tls
+from samevec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

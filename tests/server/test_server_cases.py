@@ -24,7 +24,7 @@ from stand_ins import (
     wait_until,
 )
 
-from samevec.server.config import ServedModel
+from samevec.server.settings import ServedModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

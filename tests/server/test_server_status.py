@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from samevec import errors
-from samevec.server import status
-from samevec.server.status import (
+from samevec.server import error_map as status
+from samevec.server.error_map import (
     HTTP_STATUS,
     BodyTooLargeError,
     UnauthorizedError,

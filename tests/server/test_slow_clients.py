@@ -17,10 +17,10 @@ import pytest
 from live_server import live
 from stand_ins import embedder
 
-from samevec.server import slow_clients
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
-from samevec.server.slow_clients import TimedHttp
+from samevec.server.http import connections as slow_clients
+from samevec.server.http.connections import TimedHttp
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

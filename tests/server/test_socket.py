@@ -34,9 +34,9 @@ from stand_ins import (
 
 from samevec.client import EmbeddingProxy, ModelServerError
 from samevec.errors import InputError
-from samevec.server.config import ServedModel, ServerSettings
-from samevec.server.serve import running_server
-from samevec.server.truememory import resolve_reranker, resolve_tier
+from samevec.server.lifecycle import running_server
+from samevec.server.settings import ServedModel, ServerSettings
+from samevec.server.socket.truememory import resolve_reranker, resolve_tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 
 from test_metrics import NOW, facts
 
-from samevec.server.status_page import PAGE_HEADERS, PageFacts, duration, size, status_page
+from samevec.server.http.status_page import PAGE_HEADERS, PageFacts, duration, size, status_page
 
 HOSTILE = '<script>alert("x")</script>&\'"'
 

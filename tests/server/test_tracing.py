@@ -9,8 +9,8 @@ import pytest
 from stand_ins import in_process
 
 from samevec.errors import ConfigError
-from samevec.server.accounts import Phase, RequestAccount
-from samevec.server.tracing import Traces, otlp_traces, traceparent_context
+from samevec.server.telemetry.records import Phase, RequestAccount
+from samevec.server.telemetry.tracing import Traces, otlp_traces, traceparent_context
 
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 sdk = importlib.import_module("opentelemetry.sdk.trace")
@@ -86,7 +86,7 @@ def test_without_the_extra_the_flag_says_what_to_install(monkeypatch: pytest.Mon
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr("samevec.server.tracing.importlib.import_module", absent)
+    monkeypatch.setattr("samevec.server.telemetry.tracing.importlib.import_module", absent)
     with pytest.raises(ConfigError, match=r"--otlp-endpoint needs: pip install 'samevec\[otel\]'"):
         otlp_traces("http://127.0.0.1:9/v1/traces")
 

@@ -13,10 +13,10 @@ from stand_ins import wait_until
 from worker_bench import LIMITS, PATIENCE_S, Bench, Call, bench, expected, rows_of
 
 from samevec.errors import DeadlineExceededError, NonFiniteOutputError, NotReadyError, SessionRunError
-from samevec.runtime.cost import CostModel
+from samevec.runtime.batching.cost import CostModel
 from samevec.runtime.rows import TokenRow
-from samevec.server.jobs import Job
-from samevec.server.lanes import QueueLimits
+from samevec.server.queue.jobs import Job
+from samevec.server.queue.lanes import QueueLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

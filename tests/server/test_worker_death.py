@@ -10,7 +10,7 @@ from stand_ins import wait_until
 from worker_bench import CANARY, PATIENCE_S, Bench, Call, bench, expected, rows_of
 
 from samevec.errors import NotReadyError, SessionRunError
-from samevec.server import crew
+from samevec.server.queue import worker_threads as crew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,16 +11,16 @@ import numpy as np
 from stand_ins import EMBEDDER, text_ids, tokenizer, wait_until
 
 from samevec.lock import load_lock
-from samevec.runtime.arena import Arena
-from samevec.runtime.bulk import BulkSession
+from samevec.runtime.batching.parallel import BulkSession
+from samevec.runtime.batching.plan import worker_budget_tokens
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.plan import worker_budget_tokens
 from samevec.runtime.rows import TokenRow
-from samevec.server.lanes import QueueLimits
-from samevec.server.worker import Worker
+from samevec.runtime.sessions.arena import Arena
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.server.queue.lanes import QueueLimits
+from samevec.server.queue.workers import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

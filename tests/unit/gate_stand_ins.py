@@ -10,15 +10,15 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
 from samevec.lock import load_lock
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.gate import run_gate
-from samevec.parity.reference_file import CapturedRow, Reference
+from samevec.parity.reference.file import CapturedRow, Reference
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import Profile
+from samevec.runtime.providers.profiles import Profile
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.parity.cases import CaseSet
+    from samevec.parity.cases.builtin import CaseSet
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
     from samevec.runtime.rows import TokenRow
-    from samevec.runtime.session import Session
+    from samevec.runtime.sessions.onnx import Session
 
     Model = Embedder | Reranker
     Wrong = Callable[[NDArray[np.float32], Features], NDArray[np.float32]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from samevec.parity.report_files import report_record
+from samevec.parity.report.files import report_record
 
 #: What texts, tags and messages may hold: markup, NUL, an escape sequence, a direction override, a lone surrogate.
 HOSTILE = "<script>alert('x')</script> & \"q\" \x00\x1b[31m \u202eover\u202c \ud800 <|im_end|> [SEP] ]]> שלום"

@@ -9,13 +9,13 @@ from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
 from samevec.lock import load_lock
-from samevec.parity.cases import CaseSet, PairCase, TextCase
-from samevec.parity.reference_file import CapturedRow, Reference, RetrievalReference
-from samevec.parity.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
+from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.reference.file import CapturedRow, Reference, RetrievalReference
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

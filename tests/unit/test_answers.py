@@ -12,7 +12,7 @@ from gate_stand_ins import REFERENCES, gate
 
 from samevec.digest import array_digest
 from samevec.errors import AnswersDifferError, LockValidationError, ReferenceMissingError
-from samevec.export.lock_update import pin_answers
+from samevec.export.source.lock_update import pin_answers
 from samevec.lock import PinnedAnswers, dump_lock, load_lock, parse_lock, read_lock
 from samevec.parity.answers import (
     Answers,
@@ -22,7 +22,7 @@ from samevec.parity.answers import (
     require_pinned,
     traced_cases,
 )
-from samevec.parity.cases import builtin_cases, quick_positions
+from samevec.parity.cases.builtin import builtin_cases, quick_positions
 
 if TYPE_CHECKING:
     from pathlib import Path

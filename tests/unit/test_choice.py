@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from samevec import choice as choice_module
-from samevec.choice import resolve_profile
+from samevec.cli import profile_choice as choice_module
+from samevec.cli.profile_choice import resolve_profile
 from samevec.errors import (
     ArtifactMissingError,
     ConfigError,
@@ -20,10 +20,10 @@ from samevec.errors import (
 from samevec.lock import load_lock
 from samevec.native import library
 from samevec.parity.receipt import GateState
-from samevec.runtime.providers import NvidiaDriver, ProviderFacts
+from samevec.runtime.providers.detect import NvidiaDriver, ProviderFacts
 
 if TYPE_CHECKING:
-    from samevec.choice import Purpose
+    from samevec.cli.profile_choice import Purpose
 
 ENTRIES = load_lock("toy").models
 CPU_ONLY = ProviderFacts(packages={"onnxruntime": "1.32.0"}, available=("CPUExecutionProvider",))

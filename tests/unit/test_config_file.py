@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from samevec import serving
-from samevec.cli import cli, main
-from samevec.config_file import read_config
+from samevec.cli import serve as serving
+from samevec.cli.config_file import read_config
+from samevec.cli.main import cli, main
 from samevec.errors import ConfigError
 
 SERVE = cli.commands["serve"]

@@ -23,9 +23,9 @@ from huggingface_hub.utils._http import reset_sessions
 from stub_hub import REPO, REVISION, SMALL_FILES, StubHub, entry_for, snapshot_files
 
 from samevec.errors import DigestMismatchError, SourceError, SourceMissingError
-from samevec.export import fetch
-from samevec.export.fetch import locate_snapshot, verify_snapshot
-from samevec.export.hub import Hub
+from samevec.export.source import snapshot as fetch
+from samevec.export.source.hub import Hub
+from samevec.export.source.snapshot import locate_snapshot, verify_snapshot
 from samevec.lock import LockedFile, dump_lock, load_lock
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def test_a_killed_download_leaves_nothing_that_counts(tmp_path: Path) -> None:
     files = snapshot_files(os.urandom(24_000_000))
     entry = entry_for(files)
     script = (
-        "import sys; from pathlib import Path; from samevec.export.fetch import locate_snapshot;"
+        "import sys; from pathlib import Path; from samevec.export.source.snapshot import locate_snapshot;"
         "from samevec.lock import load_lock; locate_snapshot(load_lock(sys.argv[1]).models[0], home=Path(sys.argv[2]))"
     )
     lock = tmp_path / "tiny.lock"

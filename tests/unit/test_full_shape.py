@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from samevec.digest import sha256_file
-from samevec.export.synthetic import _header
+from samevec.export.toy.synthetic import _header
 from samevec.lock import LockedFile, LockedModel, load_lock, read_lock
 from samevec.settings import default_snapshots
 

@@ -12,8 +12,8 @@ from huggingface_hub.utils._http import reset_sessions
 from stub_hub import REPO, REVISION, StubHub, entry_for, snapshot_files
 
 from samevec.errors import LockValidationError, SourceError
-from samevec.export.hub import Hub, HubFile
-from samevec.export.lock_update import update_lock
+from samevec.export.source.hub import Hub, HubFile
+from samevec.export.source.lock_update import update_lock
 from samevec.lock import Lock, dump_lock, load_lock, read_lock
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from samevec.lock import load_lock
-from samevec.parity.case_texts import LENGTH_EDGES
-from samevec.parity.cases import CaseSet, TextCase, builtin_cases, quick_positions
-from samevec.parity.groupings import QUICK_GROUPINGS, groupings
+from samevec.parity.cases.builtin import CaseSet, TextCase, builtin_cases, quick_positions
+from samevec.parity.cases.groupings import QUICK_GROUPINGS, groupings
+from samevec.parity.cases.texts import LENGTH_EDGES
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ranking_stand_ins import LOCK, REFERENCES, make_model
 
-from samevec.parity.cases import CaseSet
-from samevec.parity.gaps import profile_gaps, ranking_gaps
+from samevec.parity.cases.builtin import CaseSet
+from samevec.parity.coverage import profile_gaps, ranking_gaps
 from samevec.parity.gate import run_gate
-from samevec.parity.rankings import Rankings
-from samevec.parity.retrieval import builtin_fixture, fixture_cases
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import PROFILES, Profile
+from samevec.parity.rankings.figures import Rankings
+from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
+from samevec.runtime.providers.profiles import PROFILES, Profile
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from ranking_stand_ins import Model

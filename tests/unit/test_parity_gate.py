@@ -24,15 +24,15 @@ from gate_stand_ins import (
 
 from samevec.errors import ReferenceMissingError, SessionRunError
 from samevec.parity.gate import run_gate
-from samevec.parity.table import plain_lines
-from samevec.runtime.fake import FakeSession
+from samevec.parity.report.terminal import plain_lines
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gate_stand_ins import EXACT, LOCK, LOOSE, REFERENCES, WIDTH, DeafEngine, gate, make_model, make_reference
 
-from samevec.parity.cases import CaseSet, TextCase
+from samevec.parity.cases.builtin import CaseSet, TextCase
 from samevec.parity.gate import run_gate
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from gate_stand_ins import EXACT, LOOSE, REFERENCES, gate, noise_by_row, one_component, padding_leaks, swap_rows
 
-from samevec.parity.cases import builtin_cases, quick_positions
-from samevec.parity.groupings import QUICK_GROUPINGS
+from samevec.parity.cases.builtin import builtin_cases, quick_positions
+from samevec.parity.cases.groupings import QUICK_GROUPINGS
 
 if TYPE_CHECKING:
     from gate_stand_ins import Wrong
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.profiles import Profile
+    from samevec.runtime.providers.profiles import Profile
 
 
 @pytest.mark.parametrize("task", ["embed", "rerank"])

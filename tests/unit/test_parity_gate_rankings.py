@@ -11,19 +11,19 @@ from ranking_stand_ins import LOCK, REFERENCES, WrongSession, make_model
 from rich.console import Console
 
 from samevec.errors import ReferenceMissingError
-from samevec.parity.cases import CaseSet
+from samevec.parity.cases.builtin import CaseSet
 from samevec.parity.gate import run_gate
-from samevec.parity.retrieval import builtin_fixture, fixture_cases
-from samevec.parity.table import plain_lines, verdict_table
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import Profile
+from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.report.terminal import plain_lines, verdict_table
+from samevec.runtime.providers.profiles import Profile
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from ranking_stand_ins import Model
 
-    from samevec.parity.reference_file import Reference
+    from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
 

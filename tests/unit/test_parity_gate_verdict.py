@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from gate_stand_ins import LOCK, REFERENCES, WIDTH, gate, padding_leaks, swap_rows
 from rich.console import Console
 
-from samevec.parity.cases import builtin_cases
-from samevec.parity.driver import driver_digest
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.code_digest import driver_digest
 from samevec.parity.receipt import Binding, gate_state, write_receipt
-from samevec.parity.table import plain_lines, verdict_table
+from samevec.parity.report.terminal import plain_lines, verdict_table
 from samevec.parity.verdict import Cell
 
 if TYPE_CHECKING:

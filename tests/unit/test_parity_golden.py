@@ -10,7 +10,7 @@ from gate_stand_ins import LOCK, gate, make_model
 
 from samevec.lock import Golden, GoldenCosines, GoldenPair, GoldenTokens, load_lock
 from samevec.parity.golden import COSINE_ALLOWANCE, LOGIT_ALLOWANCE, golden_cells, is_published
-from samevec.parity.table import plain_lines
+from samevec.parity.report.terminal import plain_lines
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.reranker import Reranker
 

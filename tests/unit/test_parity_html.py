@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from samevec.parity.html_report import html_page
-from samevec.parity.markup import Html, element, visible
-from samevec.parity.plots import ErrorPoint, error_plot, ratio_plot
-from samevec.parity.report_files import write_report
+from samevec.parity.report.files import write_report
+from samevec.parity.report.markup import Html, element, visible
+from samevec.parity.report.page import html_page
+from samevec.parity.report.plots import ErrorPoint, error_plot, ratio_plot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CSS = resources.files("samevec.parity").joinpath("report.css").read_text(encoding="utf-8")
+CSS = resources.files("samevec.parity.report").joinpath("report.css").read_text(encoding="utf-8")
 VOID = {"meta", "br"}
 
 #: A busy machine is no failure.

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 import parity_records as records
 import pytest
 
-from samevec.parity.junit import junit_xml
-from samevec.parity.markup import visible
-from samevec.parity.report_files import write_junit
+from samevec.parity.report.files import write_junit
+from samevec.parity.report.junit import junit_xml
+from samevec.parity.report.markup import visible
 
 if TYPE_CHECKING:
     from pathlib import Path

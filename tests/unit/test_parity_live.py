@@ -9,7 +9,7 @@ import numpy as np
 from gate_stand_ins import LOCK, REFERENCES, WrongSession, make_model
 
 from samevec.errors import SessionRunError
-from samevec.parity.baseline import run_baseline
+from samevec.parity.reference.baseline import run_baseline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

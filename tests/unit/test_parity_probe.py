@@ -12,7 +12,7 @@ from samevec.errors import ParityFailedError
 from samevec.lock import load_lock
 from samevec.parity.answers import Answers
 from samevec.parity.probe import PROBE_TOKENS, probe, probe_cases, require_probe
-from samevec.runtime.fake import FakeSession
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,15 +13,15 @@ from gate_stand_ins import DeafEngine
 from ranking_stand_ins import FIXTURE, LOCK, REFERENCES, WIDTH, WrongSession, make_model
 
 from samevec.errors import ReferenceMissingError
-from samevec.parity.ranking_check import check_rankings
-from samevec.parity.vector_table import SqliteSearch, cosine_distances
-from samevec.runtime.fake import FakeSession
+from samevec.parity.rankings.check import check_rankings
+from samevec.parity.rankings.vector_table import SqliteSearch, cosine_distances
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ranking_stand_ins import Wrong
 
-    from samevec.parity.rankings import Rankings
+    from samevec.parity.rankings.figures import Rankings
     from samevec.runtime.collate import Features
 
 

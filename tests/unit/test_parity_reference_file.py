@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from samevec.errors import ReferenceMissingError
-from samevec.parity.cases import CaseSet, PairCase, TextCase
-from samevec.parity.reference_file import (
+from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
+from samevec.parity.reference.file import (
     REFERENCE_VERSION,
     CapturedRow,
     Reference,
@@ -20,7 +20,7 @@ from samevec.parity.reference_file import (
     read_reference,
     write_reference,
 )
-from samevec.parity.torch_baseline import BaselineGrouping, BaselineLevel, TorchBaseline
+from samevec.parity.reference.torch_baseline import BaselineGrouping, BaselineLevel, TorchBaseline
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from samevec.parity.retrieval import builtin_fixture, fixture_cases
+from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
 
 FIXTURE = builtin_fixture()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from samevec.parity.vector_table import SqliteSearch, cosine_distances, distance_rounding, open_sqlite_search
+from samevec.parity.rankings.vector_table import SqliteSearch, cosine_distances, distance_rounding, open_sqlite_search
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

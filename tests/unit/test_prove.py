@@ -11,17 +11,17 @@ import pytest
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
-from samevec import prove as prove_module
+from samevec import gate as prove_module
+from samevec.gate import prove
 from samevec.lock import load_lock
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.receipt import Binding, gate_state
-from samevec.parity.reference_file import CapturedRow, Reference
+from samevec.parity.reference.file import CapturedRow, Reference
 from samevec.parity.tokens import tokenize_cases
-from samevec.prove import prove
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import Profile
+from samevec.runtime.providers.profiles import Profile
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from samevec.cli.running import running_lines
 from samevec.errors import ConfigError
-from samevec.running import running_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

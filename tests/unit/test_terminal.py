@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from samevec.terminal import LineProgress, RichProgress, make_progress
+from samevec.cli.terminal import LineProgress, RichProgress, make_progress
 
 
 def test_one_line_a_step_with_its_seconds() -> None:

@@ -14,18 +14,18 @@ from gate_stand_ins import EXACT, LOCK, REFERENCES, WrongSession, make_model
 from parity_records import passed_model, report
 from rich.console import Console
 
-from samevec.parity.cases import builtin_cases, quick_positions
+from samevec.parity.cases.builtin import builtin_cases, quick_positions
 from samevec.parity.gate import run_gate
-from samevec.parity.html_report import html_page
-from samevec.parity.table import plain_lines, verdict_table
-from samevec.parity.torch_baseline import (
+from samevec.parity.reference.torch_baseline import (
     BASELINE_TITLE,
     BaselineLevel,
     TorchBaseline,
     baseline_batches,
     measure_torch_baseline,
 )
-from samevec.runtime.fake import FakeSession
+from samevec.parity.report.page import html_page
+from samevec.parity.report.terminal import plain_lines, verdict_table
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 
 from samevec.digest import sha256_file
 from samevec.errors import SourceMissingError
-from samevec.export import synthetic
-from samevec.export.synthetic import TensorSpec, write_tensors
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy, byte_ids
-from samevec.export.toy_lock import content_revision, dump_toy_lock, toy_lock
+from samevec.export.toy import synthetic
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy, byte_ids
+from samevec.export.toy.lock import content_revision, dump_toy_lock, toy_lock
+from samevec.export.toy.synthetic import TensorSpec, write_tensors
 from samevec.lock import load_lock, lock_path
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_an_unknown_toy_is_refused(tmp_path: Path) -> None:
 
 def test_building_needs_no_torch(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from samevec.export.toy import build_toy;"
+        "import sys; from pathlib import Path; from samevec.export.toy.checkpoint import build_toy;"
         f"build_toy({TOY_EMBEDDER!r}, Path(sys.argv[1]));"
         "print([m for m in ('torch', 'transformers', 'sentence_transformers') if m in sys.modules])"
     )

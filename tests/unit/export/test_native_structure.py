@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from samevec.errors import ExportError
-from samevec.export.synthetic import bert_tensors, write_tensors
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.synthetic import bert_tensors, write_tensors
 from samevec.lock import load_lock
 from samevec.progress import SilentProgress
 

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel
 from samevec.errors import WeightsDifferError
 from samevec.export.initializers import Initializers
 from samevec.export.native import open_checkpoint, write_native_graph
-from samevec.export.toy import TOY_EMBEDDER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, build_toy
 from samevec.export.weights import (
     module_problems,
     native_records,

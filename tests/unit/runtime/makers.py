@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER, build_toy
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER, build_toy
 from samevec.lock import load_lock
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

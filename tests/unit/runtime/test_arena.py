@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from makers import fake_engine, rows
 
-from samevec.runtime.arena import Arena, ArenaSession
-from samevec.runtime.bulk import BulkSession
+from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.cancel import CancelToken
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.reloadable import Reloadable
+from samevec.runtime.sessions.arena import Arena, ArenaSession
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.reloadable import Reloadable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

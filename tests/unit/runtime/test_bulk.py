@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from makers import Clock, fake_engine, rows
 
 from samevec.errors import DeadlineExceededError, SessionLoadError, SessionRunError
-from samevec.runtime.bulk import MAX_WORKERS, BulkSession, choose_workers, run_side_by_side, side_by_side_pays
-from samevec.runtime.fake import FakeSession
+from samevec.runtime.batching.parallel import (
+    MAX_WORKERS,
+    BulkSession,
+    choose_workers,
+    run_side_by_side,
+    side_by_side_pays,
+)
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

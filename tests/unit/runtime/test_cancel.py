@@ -12,8 +12,8 @@ from test_session import CPU, expected, features, write_graph
 from samevec.errors import SessionRunError, WorkCancelledError
 from samevec.runtime.cancel import CancelToken, every_cancelled
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.session import CancellableSession, OnnxSession
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.onnx import CancellableSession, OnnxSession
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ import pytest
 from makers import fake_engine, rows
 
 from samevec.errors import InputError
-from samevec.runtime.cost import COSTS, CostModel
-from samevec.runtime.cuts import Limits, cut_cheapest, cut_greedily
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.plan import Plan, plan, plan_native, require_policy, worker_budget_tokens
+from samevec.runtime.batching.cost import COSTS, CostModel
+from samevec.runtime.batching.cuts import Limits, cut_cheapest, cut_greedily
+from samevec.runtime.batching.plan import Plan, plan, plan_native, require_policy, worker_budget_tokens
+from samevec.runtime.sessions.fake import FakeSession
 
 LINEAR = CostModel(per_run_s=0.0, stream_s=0.0, per_token_s=1.0, per_token_squared_s=0.0)
 RUNS_ONLY = CostModel(per_run_s=1.0, stream_s=0.0, per_token_s=0.0, per_token_squared_s=0.0)

@@ -15,10 +15,10 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from test_session import write_graph
 
 from samevec.errors import ProviderUnavailableError, SessionLoadError, SessionRunError
-from samevec.runtime import session as session_module
 from samevec.runtime.collate import Features, collate
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions import onnx as session_module
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ import pytest
 from makers import Clock, embedder
 
 from samevec.errors import DeadlineExceededError, EmptyInputError, InputError, InputTooLongError, NonFiniteOutputError
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.pooling import l2_normalize
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from makers import Clock, fake_engine, rows
 
 from samevec.errors import DeadlineExceededError, InputError, NonFiniteOutputError, SessionRunError
 from samevec.runtime.engine import Engine, check_finite
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

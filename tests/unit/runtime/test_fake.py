@@ -6,7 +6,7 @@ import numpy as np
 from makers import rows
 
 from samevec.runtime.collate import collate
-from samevec.runtime.fake import FakeSession
+from samevec.runtime.sessions.fake import FakeSession
 
 
 def test_a_rows_bits_do_not_depend_on_its_neighbours() -> None:

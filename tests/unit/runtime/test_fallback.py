@@ -16,8 +16,8 @@ from samevec.errors import ReceiptMissingError, SessionRunError
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.collate import collate
 from samevec.runtime.engine import Engine
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.fallback import FallbackSession
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.fallback import FallbackSession
 
 if TYPE_CHECKING:
     from samevec.runtime.collate import Features

@@ -10,13 +10,13 @@ import pytest
 from makers import embedder, rows
 
 from samevec import load as load_module
-from samevec.commands import Commands
 from samevec.errors import ReceiptMissingError, SessionRunError
+from samevec.hints import Commands
 from samevec.load import Candidate, _with_fallback
 from samevec.lock import load_lock
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.fallback import FallbackSession
-from samevec.runtime.profiles import get_profile
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.fallback import FallbackSession
 
 LOCK = load_lock("toy")
 

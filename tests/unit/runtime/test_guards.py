@@ -10,8 +10,8 @@ from makers import Clock, fake_engine, rows
 
 from samevec.errors import DeadlineExceededError, ItemsFailedError, SessionRunError, WorkCancelledError
 from samevec.runtime.cancel import CancelToken
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.guards import AdaptiveLimit, MemoryGuard, Watch
+from samevec.runtime.limits import AdaptiveLimit, MemoryGuard, Watch
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

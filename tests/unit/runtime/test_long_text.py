@@ -13,7 +13,7 @@ import pytest
 from makers import toy_tokenizer, toy_tokenizer_path
 
 from samevec.errors import InputError, InputTooLongError
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER
 from samevec.runtime.long_text import (
     CALL_CHARACTERS,
     CALL_TEXTS,

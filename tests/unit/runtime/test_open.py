@@ -6,12 +6,12 @@ import pytest
 from makers import toy_tokenizer_path
 
 from samevec.errors import InputError
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER
 from samevec.lock import load_lock
 from samevec.runtime.embedder import Embedder
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.open import open_model
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.fake import FakeSession
 
 
 def test_the_task_decides_the_kind_and_the_default_limits() -> None:

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from small_graph import write_graph
 
-from samevec.runtime.placement import PlacedNode, placement_problem, placement_words, read_placement
+from samevec.runtime.providers.placement import PlacedNode, placement_problem, placement_words, read_placement
 
 if TYPE_CHECKING:
     from pathlib import Path

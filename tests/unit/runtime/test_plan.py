@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from samevec.errors import InputError
-from samevec.runtime.plan import MAX_WORKER_TOKENS, Microbatch, Plan, plan, worker_budget_tokens
+from samevec.runtime.batching.plan import MAX_WORKER_TOKENS, Microbatch, Plan, plan, worker_budget_tokens
 
 
 def test_five_texts_at_batch_size_8_under_limit_2_run_as_2_2_1() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from samevec.runtime import cuts
-from samevec.runtime.cost import COSTS
-from samevec.runtime.plan import plan
+from samevec.runtime.batching import cuts
+from samevec.runtime.batching.cost import COSTS
+from samevec.runtime.batching.plan import plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

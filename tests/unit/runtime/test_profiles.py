@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from samevec.errors import ConfigError
-from samevec.runtime.cost import COSTS, GPU_COSTS
-from samevec.runtime.profiles import PROFILES, Profile, get_profile
+from samevec.runtime.batching.cost import COSTS, GPU_COSTS
+from samevec.runtime.providers.profiles import PROFILES, Profile, get_profile
 
 
 def test_cpu_is_the_native_librarys_and_requires_equal_bits() -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from samevec.errors import ProviderUnavailableError, exit_code
-from samevec.runtime import providers
-from samevec.runtime.profiles import PROFILES, get_profile
-from samevec.runtime.providers import (
+from samevec.runtime.providers import detect as providers
+from samevec.runtime.providers.detect import (
     AUTO_ORDER,
     NvidiaDriver,
     ProfileState,
@@ -26,6 +25,7 @@ from samevec.runtime.providers import (
     provider_problem,
     require_provider,
 )
+from samevec.runtime.providers.profiles import PROFILES, get_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ def test_this_machine_is_asked_only_for_a_device(monkeypatch: pytest.MonkeyPatch
 
 def test_asking_the_machine_loads_no_torch() -> None:
     code = (
-        "import sys; from samevec.runtime.providers import read_facts; f = read_facts();"
+        "import sys; from samevec.runtime.providers.detect import read_facts; f = read_facts();"
         "assert 'CPUExecutionProvider' in f.available and f.packages, f;"
         "print([m for m in ('torch', 'transformers', 'onnx') if m in sys.modules])"
     )

@@ -9,11 +9,11 @@ import pytest
 from makers import embedder, fake_engine, reranker, rows
 
 from samevec.errors import EmptyInputError, InputError
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.guards import AdaptiveLimit, MemoryGuard
+from samevec.runtime.limits import AdaptiveLimit, MemoryGuard
+from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
-    from samevec.runtime.plan import Policy
+    from samevec.runtime.batching.plan import Policy
 
 TEXTS = ["a", "bb" * 9, "c" * 30, "a", "dd"]
 PAIRS = [("q", text) for text in TEXTS]

@@ -10,9 +10,9 @@ import pytest
 from makers import Clock, reranker
 
 from samevec.errors import DeadlineExceededError, EmptyInputError, InputError, InputTooLongError
-from samevec.runtime.fake import FakeSession
 from samevec.runtime.pooling import activate
 from samevec.runtime.reranker import Ranked, rank_scores
+from samevec.runtime.sessions.fake import FakeSession
 
 PAIRS = [("q", "a"), ("q", "a longer document"), ("", ""), ("q", "a"), ("another", "Öl")]
 

@@ -20,11 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from samevec.errors import ConfigError, ProviderUnavailableError, SessionLoadError, SessionRunError
-from samevec.runtime import session as session_module
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.collate import Features, collate
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import ORT_EXCEPTION_NAMES, OnnxSession, onnxruntime_version, ort_exceptions
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions import onnx as session_module
+from samevec.runtime.sessions.onnx import ORT_EXCEPTION_NAMES, OnnxSession, onnxruntime_version, ort_exceptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,7 +261,7 @@ def test_o21_every_valid_layout_loads(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_importing_the_session_loads_no_onnxruntime() -> None:
-    code = "import sys, samevec.runtime.session; print('onnxruntime' in sys.modules)"
+    code = "import sys, samevec.runtime.sessions.onnx; print('onnxruntime' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "False\n"
 

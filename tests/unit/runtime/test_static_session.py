@@ -11,13 +11,13 @@ import numpy as np
 from makers import rows
 from test_session import write_graph
 
-from samevec.runtime import static_session as module
-from samevec.runtime.buckets import Bucket, bucket_shapes, most_open_shapes
+from samevec.runtime.batching.buckets import Bucket, bucket_shapes, most_open_shapes
 from samevec.runtime.collate import collate
-from samevec.runtime.fake import FakeSession
-from samevec.runtime.profiles import get_profile
-from samevec.runtime.session import OnnxSession
-from samevec.runtime.static_session import StaticShapeSession, open_session, trim_cache
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions import static_shapes as module
+from samevec.runtime.sessions.fake import FakeSession
+from samevec.runtime.sessions.onnx import OnnxSession
+from samevec.runtime.sessions.static_shapes import StaticShapeSession, open_session, trim_cache
 
 if TYPE_CHECKING:
     import pytest

@@ -10,7 +10,7 @@ from makers import toy_tokenizer, toy_tokenizer_path
 from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import ArtifactCorruptError, InputError, InputTooLongError
-from samevec.export.toy import TOY_EMBEDDER, TOY_RERANKER
+from samevec.export.toy.checkpoint import TOY_EMBEDDER, TOY_RERANKER
 from samevec.runtime.tokenization import Tokenizer, split_longest_first
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from samevec.errors import InputError, InputTooLongError
 from samevec.lock import load_lock
-from samevec.parity.cases import builtin_cases
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.runtime.long_text import encode_long
 from samevec.runtime.tokenization import Tokenizer
-from samevec.server.tokens import list_tokens
+from samevec.server.http.tokens import list_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

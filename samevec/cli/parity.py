@@ -1,0 +1,221 @@
+"""``samevec parity``: the gate over several models, its receipts, and the reports of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+from samevec.errors import ConfigError
+from samevec.gate import prove
+from samevec.load import binding_of, open_candidate, reference_of
+from samevec.machine import cpu_name
+from samevec.native.library import load_library
+from samevec.native.selftest import differing_kernels
+from samevec.parity.bisect import bisect
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.reference.live import compute_live, require_torch
+from samevec.parity.report.files import clear_report, report_record, write_junit, write_report
+from samevec.parity.tokens import tokenize_cases
+from samevec.runtime.collate import collate
+from samevec.runtime.sessions.onnx import OnnxSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from samevec.hints import Commands
+    from samevec.lock import Lock, LockedModel
+    from samevec.parity.bisect import Difference
+    from samevec.parity.verdict import Verdict
+    from samevec.progress import Progress
+
+__all__ = ["ParityPlan", "run_bisect", "run_parity", "run_selftest"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParityPlan:
+    """What ``samevec parity`` was asked to do; names are those of its flags."""
+
+    lock: Lock
+    entries: tuple[LockedModel, ...]
+    home: Path
+    commands: Commands
+    profile: str = "cpu"
+    source_dir: Path | None = None
+    quick: bool = False
+    reference: Literal["stored", "live"] = "stored"
+    report: Path | None = None
+    junit: Path | None = None
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def run_parity(
+    plan: ParityPlan,
+    *,
+    progress: Progress,
+    show: Callable[[Verdict], None],
+    say: Callable[[str], None],
+    now: Callable[[], datetime] = _now,
+) -> dict[str, Any]:
+    """Run the gate for every model of a plan and write what was asked for.
+
+    Parameters
+    ----------
+    plan : ParityPlan
+    progress : Progress
+    show : callable
+        Shows one verdict.
+    say : callable
+        Takes one line for people.
+    now : callable
+        The clock that dates receipts and report.
+
+    Returns
+    -------
+    dict
+        The report, see :func:`samevec.parity.report.files.report_record`.
+
+    Raises
+    ------
+    ConfigError
+        A report cannot be written where it was asked for, or torch is needed and not installed: found before any
+        model is loaded.
+    ArtifactError, ReferenceMissingError, InferenceError
+        A model is not exported, damaged, or cannot be loaded; then no report is written.
+    """
+    if plan.reference == "live":
+        require_torch()
+    _prepare_outputs(plan)
+    models = [_prove_one(entry, plan, progress=progress, show=show, now=now) for entry in plan.entries]
+    report = report_record(models, created_at=now().isoformat(timespec="seconds"), reference=plan.reference)
+    if plan.quick:
+        say("quick: some of the cases and groupings. No receipt was written for what passed; samevec parity writes it")
+    if plan.report is not None:
+        page, _ = write_report(plan.report, report)
+        say(f"report {page}")
+    if plan.junit is not None:
+        write_junit(plan.junit, report)
+    return report
+
+
+def run_selftest(*, say: Callable[[str], None]) -> int:
+    """Compare the native library's kernels with their hashes on this processor; needs no model.
+
+    Parameters
+    ----------
+    say : callable
+        Takes one line.
+
+    Returns
+    -------
+    int
+        0 if every bit is right, else 1.
+
+    Raises
+    ------
+    NativeLibraryError
+        The library cannot be used here.
+    """
+    library = load_library()
+    problem = library.float_environment_problem
+    wrong = differing_kernels(library)
+    for name, found in sorted(library.selftest().items()):
+        say(f"{name:<22} {found} {'DIFFERS' if name in wrong else 'as it should be'}")
+    where = f"{cpu_name()} ({library.instruction_set}), arithmetic {library.arithmetic}"
+    if problem:
+        say(f"{problem}, so that no kernel may be used here")
+    say(f"{len(wrong)} kernels differ on {where}" if wrong else f"every kernel gives its hash on {where}")
+    return 1 if wrong or problem else 0
+
+
+def run_bisect(plan: ParityPlan, *, say: Callable[[str], None]) -> int:
+    """Say for three cases of each model which operator is the first to give other bits than at export.
+
+    Parameters
+    ----------
+    plan : ParityPlan
+    say : callable
+        Takes one line.
+
+    Returns
+    -------
+    int
+        0 if every node gave the bits of the export, else 1.
+
+    Raises
+    ------
+    ConfigError
+        The profile does not compute with the native library.
+    ArtifactError, ReferenceMissingError, InferenceError
+        A model is not exported, damaged, or cannot be loaded.
+    """
+    found = [difference for entry in plan.entries for difference in _bisect_one(entry, plan, say)]
+    return 1 if any(difference.output for difference in found) else 0
+
+
+def _bisect_one(entry: LockedModel, plan: ParityPlan, say: Callable[[str], None]) -> list[Difference]:
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
+    answers = candidate.answers
+    if answers is None:
+        raise ConfigError(f"--bisect compares bits, which only the profile cpu promises; this is {plan.profile}")
+    session = OnnxSession(candidate.artifact.trace_path, candidate.profile)
+    rows = tokenize_cases(candidate.model, builtin_cases(entry.task, prompts=entry.prompts), together=True)
+    found = []
+    for case in answers.nodes:
+        features = collate([rows[case]], pad_token_id=candidate.model.engine.pad_token_id, pad_to_multiple=1)
+        found.append(bisect(session, answers, case, features))
+        say(f"{entry.name}: {found[-1].words}")
+    return found
+
+
+def _prepare_outputs(plan: ParityPlan) -> None:
+    """Find out before the gate runs whether its reports can be written, and remove those of an earlier run."""
+    for flag, folder in (("--report", plan.report), ("--junit", plan.junit and plan.junit.absolute().parent)):
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{flag}: {folder} cannot be made: {error.strerror or error}") from error
+        if not os.access(folder, os.W_OK):
+            raise ConfigError(f"{flag}: {folder} cannot be written to")
+    clear_report(plan.report, plan.junit)
+
+
+def _prove_one(
+    entry: LockedModel,
+    plan: ParityPlan,
+    *,
+    progress: Progress,
+    show: Callable[[Verdict], None],
+    now: Callable[[], datetime],
+) -> dict[str, Any]:
+    """Run the gate for one model; give its verdict's record with what the verdict is bound to."""
+    candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
+    stored = reference_of(candidate)
+    tolerance = plan.lock.tolerance
+    live = None
+    if plan.reference == "live":
+        live = compute_live(candidate, stored, source_dir=plan.source_dir, progress=progress)
+    verdict = prove(
+        candidate,
+        tolerance=tolerance,
+        quick=plan.quick,
+        live=None if live is None else live.rows,
+        progress=progress,
+        now=now,
+    )
+    show(verdict)
+    record = verdict.to_dict()
+    record["binding"] = binding_of(entry, candidate.artifact, candidate.profile, plan.home).to_dict()
+    record["reference_toolchain"] = dict(stored.toolchain)
+    if live is not None:
+        record["live_toolchain"] = dict(live.rows.toolchain)
+        baseline = live.baseline(stored, candidate, tolerance=tolerance, progress=progress)
+        record["baseline_verdict"] = baseline.to_dict()
+    return record

@@ -1,0 +1,271 @@
+"""From flags to a running server: bind first, ask the gate, load, serve."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from samevec.artifact import find_artifact
+from samevec.errors import ArtifactError, NotReadyError, ParityError
+from samevec.gate import prove
+from samevec.load import open_candidate, open_proved, probe_of, require_open_gate, state_of
+from samevec.runtime.open import open_model
+from samevec.runtime.providers.profiles import get_profile
+from samevec.runtime.sessions.reloadable import Reloadable
+from samevec.server.lifecycle import read_api_keys, require_tls, reserve_endpoints, run_server
+from samevec.server.settings import ServedModel, ServerSettings
+from samevec.server.telemetry.tracing import require_otel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from samevec.hints import Commands
+    from samevec.load import Candidate
+    from samevec.lock import Lock, LockedModel
+    from samevec.progress import Progress
+    from samevec.server.lifecycle import Endpoints
+
+__all__ = ["ServePlan", "load_served", "serve_models"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServePlan:
+    """What ``samevec serve`` was asked to do; names are those of its flags."""
+
+    lock: Lock
+    entries: tuple[LockedModel, ...]
+    home: Path
+    commands: Commands
+    profile: str = "cpu"
+    backend: Literal["onnx", "torch"] = "onnx"
+    source_dir: Path | None = None
+    prove_first: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8765
+    uds: Path | None = None
+    socket_path: Path | None = None
+    truememory: bool = False
+    truememory_tcp: bool = False
+    api_key_file: Path | None = None
+    workers: int = 0
+    token_budget: int | None = None
+    max_queue: int = 8192
+    drain_s: float = 30.0
+    log_format: Literal["text", "json"] = "text"
+    log_requests: Literal["none", "errors", "all"] = "errors"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    cors_origins: tuple[str, ...] = ()
+    otlp_endpoint: str | None = None
+    idle_unload_s: float = 0.0
+    reprobe_s: float = 0.0
+
+    def server_settings(self) -> ServerSettings:
+        """Return the part the server needs."""
+        return ServerSettings(
+            host=self.host,
+            port=self.port,
+            uds=self.uds,
+            socket=self.socket_path,
+            truememory=self.truememory,
+            truememory_tcp=self.truememory_tcp,
+            api_key_file=self.api_key_file,
+            token_budget=self.token_budget,
+            max_queue_items=self.max_queue,
+            drain_s=self.drain_s,
+            log_format=self.log_format,
+            log_requests=self.log_requests,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            cors_origins=self.cors_origins,
+            otlp_endpoint=self.otlp_endpoint,
+            idle_unload_s=self.idle_unload_s,
+            reprobe_s=self.reprobe_s,
+        )
+
+
+def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], None]) -> int:
+    """Serve until a signal says stop.
+
+    Parameters
+    ----------
+    plan : ServePlan
+    progress : Progress
+    say : callable
+        Takes one line for people.
+
+    Returns
+    -------
+    int
+        0 after a drained stop; 3 when the gate is not open for a model: every such model is named with its state, what
+        changed and the command that mends it.
+
+    Raises
+    ------
+    ConfigError, NotReadyError, ArtifactError, InferenceError
+        A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
+    """
+    settings = plan.server_settings()
+    # A key file that cannot be used and a busy port are found before gigabytes are read.
+    read_api_keys(settings.api_key_file)
+    require_tls(settings)
+    if settings.otlp_endpoint is not None:
+        require_otel()
+    on_stop = _StopBeforeReady()
+    previous = signal.signal(signal.SIGTERM, on_stop)  # the server sets its own when it runs
+    endpoints: Endpoints | None = None
+    try:
+        endpoints = reserve_endpoints(settings)
+        on_stop.take_effect()
+        if plan.backend == "torch" and plan.workers > 1:
+            say(f"samevec: --workers {plan.workers} has no effect: the PyTorch reference runs one microbatch at a time")
+        served, refusals = _load_all(plan, progress)
+        on_stop.take_effect()
+        for refusal in refusals:
+            say(f"samevec: not serving: {refusal}")
+        return 3 if refusals else run_server(served, settings, endpoints)
+    except BaseException:
+        # Whatever it has become on its way: an extension module that is just being imported makes it its own failure.
+        if not on_stop.came:
+            raise
+        say("samevec: stopped before it was ready")
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        if endpoints is not None:
+            endpoints.close()
+
+
+class _StopBeforeReadyError(BaseException):
+    """SIGTERM came while models were loading; nothing was accepted, so that nothing is to be drained."""
+
+
+class _StopBeforeReady:
+    """A handler of SIGTERM that raises only once every address is held by what gives it back."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._takes_effect = False
+
+    def __call__(self, _number: int, _frame: object) -> None:
+        self.came = True
+        if self._takes_effect:
+            raise _StopBeforeReadyError
+
+    def take_effect(self) -> None:
+        """Raise from now on, and at once when the signal has come already."""
+        self._takes_effect = True
+        if self.came:
+            raise _StopBeforeReadyError
+
+
+def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], list[ParityError | ArtifactError]]:
+    """Load every model, or say of each why not. All gates are asked before the first is loaded."""
+    if not plan.entries:
+        raise NotReadyError("the lock names no model to serve")
+    refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
+    served: list[ServedModel] = []
+    if not any(refusals):
+        refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
+    return served, list(filter(None, refusals))
+
+
+def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
+    """Return why a model is not served; None when nothing speaks against it."""
+    try:
+        step()
+    except (ParityError, ArtifactError) as error:
+        return error
+    return None
+
+
+def _load_into(served: list[ServedModel], entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    served.append(load_served(entry, plan, progress))
+
+
+def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    if plan.backend == "torch":
+        return  # the reference needs no receipt: it is what receipts compare with
+    if plan.prove_first:
+        _prove_if_needed(entry, plan, progress)
+    require_open_gate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
+
+
+def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
+    """Load one model as it will be served.
+
+    Raises
+    ------
+    ParityError, ArtifactError
+        The gate is not open for it, or its files have changed.
+    """
+    if plan.backend == "torch":
+        return _load_torch(entry, plan, progress)
+    with progress.step(f"load {entry.name}"):
+        candidate = _open(entry, plan)
+    receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
+    model, reloadable = candidate.model, None
+    if plan.idle_unload_s:
+        reloadable = Reloadable(model.engine, lambda: _open(entry, plan).model.engine)
+        model = replace(model, engine=reloadable.engine)
+    return ServedModel(
+        model=model,
+        profile=plan.profile,
+        backend="onnx",
+        gate="passed",
+        artifact_digest=candidate.artifact.digest,
+        answers=candidate.artifact.manifest.answers,
+        receipt_created_at=None if receipt is None else receipt.created_at,
+        bound_to={} if receipt is None else receipt.binding.to_dict(),
+        reloadable=reloadable,
+        probe=probe_of(candidate, plan.lock.tolerance) if plan.reprobe_s else None,
+    )
+
+
+def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
+    """Open a model behind its gate, every file verified: at start, and whenever it was unloaded meanwhile."""
+    return open_proved(
+        entry,
+        tolerance=plan.lock.tolerance,
+        profile=plan.profile,
+        home=plan.home,
+        commands=plan.commands,
+        token_budget=plan.token_budget,
+        workers=plan.workers,
+    )
+
+
+def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
+    artifact = find_artifact(plan.home, entry, plan.profile, commands=plan.commands)
+    state = state_of(entry, artifact, get_profile(plan.profile), plan.home)
+    if state.state == "passed":
+        return
+    progress.note(f"{entry.name}: parity {state.words}; running the gate")
+    candidate = open_candidate(
+        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
+    )
+    prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
+
+
+def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
+    """Load the PyTorch reference itself."""
+    from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
+    from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
+    from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415
+
+    snapshot = locate_snapshot(entry, home=plan.home, source_dir=plan.source_dir, progress=progress)
+    verify_snapshot(snapshot, entry, progress)
+    with progress.step(f"load {entry.name} in PyTorch"):
+        reference = load_reference_model(snapshot, entry)
+    model = open_model(
+        entry,
+        TorchSession(reference),
+        tokenizer_path=snapshot / "tokenizer.json",
+        pad_token_id=0,
+        type_ids=reference.type_ids,
+        token_budget=plan.token_budget,
+    )
+    return ServedModel(model=model, profile="torch", backend="torch", gate="reference")

@@ -1,0 +1,117 @@
+"""What ``samevec status`` tells: artifacts, receipts, sizes, and what would be served. Loads no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from samevec.artifact import find_artifact
+from samevec.errors import ArtifactMissingError
+from samevec.load import state_of
+from samevec.runtime.providers.profiles import get_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from samevec.hints import Commands
+    from samevec.lock import Lock, LockedModel
+
+__all__ = ["ModelReport", "model_reports", "report_lines", "report_table"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelReport:
+    """One model of a lock under one profile.
+
+    Attributes
+    ----------
+    model, task, profile, revision : str
+    artifact : Path or None
+        Its directory; None when nothing usable was exported.
+    size_bytes : int
+    gate : str
+        ``"passed"``, ``"failed"``, ``"stale"``, ``"missing"`` or ``"not exported"``.
+    words : str
+        The state with its reason.
+    fix : str or None
+        The command that makes it servable; None when it is.
+    """
+
+    model: str
+    task: str
+    profile: str
+    revision: str
+    artifact: Path | None
+    size_bytes: int
+    gate: str
+    words: str
+    fix: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a record for JSON."""
+        record = {name: getattr(self, name) for name in self.__slots__}
+        record["artifact"] = None if self.artifact is None else str(self.artifact)
+        record["would_be_served"] = self.gate == "passed"
+        return record
+
+
+def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -> list[ModelReport]:
+    """Return a report for every model of a lock.
+
+    Parameters
+    ----------
+    lock : Lock
+    profile : str
+    home : Path
+    commands : Commands
+        Writes the commands that make models servable.
+
+    Returns
+    -------
+    list of ModelReport
+        In the lock's order. File digests are recomputed when a model is loaded, not here.
+    """
+    get_profile(profile)  # an unknown one is refused before anything is read
+    return [_report(entry, profile, home, commands) for entry in lock.models]
+
+
+def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) -> ModelReport:
+    facts = {"model": entry.name, "task": entry.task, "profile": profile, "revision": entry.revision}
+    try:
+        artifact = find_artifact(home, entry, profile, commands=commands)
+    except ArtifactMissingError as error:
+        return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=error.reason, fix=error.fix)
+    state = state_of(entry, artifact, get_profile(profile), home)
+    return ModelReport(
+        **facts,
+        artifact=artifact.path,
+        size_bytes=artifact.size_bytes,
+        gate=state.state,
+        words=state.words,
+        fix=None if state.state == "passed" else commands.parity(entry.name, profile),
+    )
+
+
+def report_table(reports: Sequence[ModelReport]) -> Table:
+    """Return the short facts as a table for people; what is long is in :func:`report_lines`."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "task", "profile", "gate", "size"):
+        table.add_column(heading, no_wrap=True, overflow="fold")
+    for report in reports:
+        style = "green" if report.gate == "passed" else "yellow"
+        size = f"{report.size_bytes / 1e6:,.1f} MB" if report.artifact else ""
+        table.add_row(report.model, report.task, report.profile, Text(report.gate, style), size)
+    return table
+
+
+def report_lines(reports: Sequence[ModelReport]) -> list[str]:
+    """Return where each artifact is, or what is wrong and the command to run, on lines that can be copied whole."""
+    lines = []
+    for report in reports:
+        lines.append(f"{report.model}: {report.words if report.fix else report.artifact}")
+        lines += [f"  run: {report.fix}"] if report.fix else []
+    return lines

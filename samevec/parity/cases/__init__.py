@@ -1,0 +1,1 @@
+"""The texts and pairs that the gate runs, and the groupings they run in."""

@@ -1,0 +1,1 @@
+"""Rankings of labelled documents, the candidate's beside PyTorch's."""

@@ -1,0 +1,1 @@
+"""PyTorch's results: computed, stored and read."""

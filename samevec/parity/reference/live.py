@@ -1,0 +1,118 @@
+"""PyTorch computed again beside the stored reference: only ``samevec parity --reference live`` needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samevec.errors import ReferenceMissingError
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.gate import run_gate
+from samevec.runtime.open import open_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from samevec.load import Candidate
+    from samevec.lock import Tolerance
+    from samevec.parity.reference.file import Reference
+    from samevec.parity.verdict import Verdict
+    from samevec.progress import Progress
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.reranker import Reranker
+
+__all__ = ["LiveReference", "compute_live", "require_torch"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiveReference:
+    """PyTorch's numbers as this machine computes them now.
+
+    Attributes
+    ----------
+    rows : Reference
+        Of the built-in cases, one at a time.
+    model : Embedder or Reranker
+        PyTorch itself behind the objects that serve, so that it can be run in company.
+    """
+
+    rows: Reference
+    model: Embedder | Reranker
+
+    def baseline(self, stored: Reference, candidate: Candidate, *, tolerance: Tolerance, progress: Progress) -> Verdict:
+        """Compare PyTorch in the quick groupings, once each, with the stored reference: what batching alone moves.
+
+        The quick subset, since PyTorch takes minutes a grouping for the full-size models.
+        """
+        return run_gate(
+            self.model,
+            stored,
+            tolerance=tolerance,
+            profile=candidate.profile,
+            repeats=1,
+            quick=True,
+            golden=False,
+            progress=progress,
+        )
+
+
+def require_torch() -> None:
+    """Refuse at once, rather than after a download, where PyTorch cannot run.
+
+    Raises
+    ------
+    ConfigError
+        It is not installed; says what to install.
+    """
+    from samevec.parity.reference.pytorch import import_reference_libraries  # noqa: PLC0415
+
+    import_reference_libraries()
+
+
+def compute_live(
+    candidate: Candidate, stored: Reference, *, source_dir: Path | None, progress: Progress
+) -> LiveReference:
+    """Load the checkpoint in PyTorch and compute the built-in cases.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        What it is computed beside; names model and home.
+    stored : Reference
+        What it will be compared with.
+    source_dir : Path, optional
+        Folder of checkpoint files instead of the home's snapshots or the hub.
+    progress : Progress
+
+    Raises
+    ------
+    ReferenceMissingError
+        The stored reference is for other cases: said before minutes are spent.
+    ConfigError, SourceError, ExportError
+        torch is not installed; the pinned files cannot be had; they and the lock disagree.
+    """
+    # Here, since they load torch and what fetches files.
+    from samevec.export.pipeline import installed_toolchain  # noqa: PLC0415
+    from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
+    from samevec.parity.reference.pytorch import capture_reference, load_reference_model  # noqa: PLC0415
+    from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415
+
+    entry = candidate.entry
+    cases = builtin_cases(entry.task, prompts=entry.prompts)
+    if stored.case_set_digest != cases.digest:
+        message = f"{entry.name}: the reference was captured for another case set"
+        raise ReferenceMissingError(message, fix=candidate.export_command)
+    snapshot = locate_snapshot(entry, home=candidate.home, source_dir=source_dir, progress=progress)
+    verify_snapshot(snapshot, entry, progress)
+    with progress.step(f"load {entry.name} in PyTorch"):
+        reference = load_reference_model(snapshot, entry)
+    rows = capture_reference(reference, cases, toolchain=installed_toolchain(), progress=progress)
+    tokenizer = candidate.artifact.manifest.tokenizer
+    model = open_model(
+        entry,
+        TorchSession(reference),
+        tokenizer_path=snapshot / "tokenizer.json",
+        pad_token_id=tokenizer.pad_token_id,
+        type_ids=tokenizer.type_ids,
+    )
+    return LiveReference(rows=rows, model=model)

@@ -1,0 +1,1 @@
+"""A verdict as a page, JUnit XML, files and a terminal table."""

@@ -1,0 +1,93 @@
+"""Verdicts as JUnit XML, which CI systems show as tests: one test case a cell. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+from samevec.parity.report.markup import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["junit_xml"]
+
+
+def junit_xml(report: Mapping[str, Any]) -> str:
+    """Return a report as JUnit XML.
+
+    Parameters
+    ----------
+    report : mapping
+        As ``report.json`` holds it, see :func:`samevec.parity.report.files.report_record`.
+
+    Returns
+    -------
+    str
+        ``testsuites`` with one ``testsuite`` a model. One ``testcase`` a cell, one a grouping for the rules of the
+        grouping itself, one a ranking; a last one, ``other findings``, is there when something failed that belongs to
+        none of them. So a suite has failures exactly when its verdict failed.
+    """
+    root = ET.Element("testsuites", name="samevec parity")
+    for model in report["models"]:
+        root.append(_suite(model, report["created_at"]))
+    for name in ("tests", "failures"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
+    root.set("errors", "0")
+    root.set("time", f"{sum(model['elapsed_s'] for model in report['models']):.3f}")
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(model: Mapping[str, Any], created_at: str) -> ET.Element:
+    cases = list(_cases(model))
+    suite = ET.Element(
+        "testsuite",
+        name=_text(f"{model['model']} ({model['profile']})"),
+        tests=str(len(cases)),
+        failures=str(sum(bool(failures) for _, failures in cases)),
+        errors="0",
+        skipped="0",
+        time=f"{model['elapsed_s']:.3f}",
+        timestamp=created_at,
+    )
+    for name, failures in cases:
+        case = ET.SubElement(suite, "testcase", classname=_text(f"parity.{model['model']}"), name=_text(name), time="0")
+        if failures:
+            failure = ET.SubElement(case, "failure", message=_text(failures[0]), type="ParityFailed")
+            failure.text = _text("\n".join(failures))
+    if model["not_measured"]:
+        ET.SubElement(suite, "system-out").text = _text(
+            "not measured: " + "; ".join(str(words) for words in model["not_measured"])
+        )
+    return suite
+
+
+def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """Give the name of every test case with what failed in it."""
+    left = [str(failure) for failure in model["failures"]]
+    for cell in model["cells"]:
+        name = f"{cell['level']}/{cell['grouping']}"
+        found = _take(left, name)
+        if not cell["passed"] and not found:  # a grouping that could not run is said once, not once a level
+            found = [f"{name}: {cell['error'] or 'failed'}"]
+        yield name, found
+    for run in model["groupings"]:
+        yield f"grouping {run['name']}", _take(left, run["name"])
+    rankings = model.get("rankings") or {}
+    for run in rankings.get("runs", ()):
+        yield f"rankings/{run['name']}", _take(left, f"rankings/{run['name']}")
+    if left:
+        yield "other findings", left
+
+
+def _take(failures: list[str], name: str) -> list[str]:
+    """Remove and return the failures that a cell or grouping of this name has written."""
+    found = [failure for failure in failures if failure.startswith(f"{name}: ")]
+    failures[:] = [failure for failure in failures if failure not in found]
+    return found
+
+
+def _text(text: str) -> str:
+    """Return text that XML may hold; lines stay lines."""
+    return "\n".join(visible(line) for line in text.split("\n"))

@@ -1,0 +1,1 @@
+"""Profiles, and the execution providers they need."""

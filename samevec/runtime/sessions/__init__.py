@@ -1,0 +1,1 @@
+"""What runs a microbatch: ONNX Runtime, fixed shapes, a second choice, a fake."""

@@ -1,0 +1,147 @@
+"""One HTTP exchange, apart from what is asked: body limits, JSON, deadlines, disconnects, error answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from fastapi import Response
+
+from samevec.errors import DeadlineExceededError, InputError, SamevecError
+from samevec.server.error_map import BodyTooLargeError, error_body, error_headers, error_status
+from samevec.server.telemetry.records import CLIENT_GONE, note_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from fastapi import Request
+
+    from samevec.server.error_map import Dialect
+
+__all__ = ["TIMEOUT_HEADER", "error_response", "json_response", "read_deadline", "read_json", "run_while_connected"]
+
+_log = logging.getLogger(__name__)
+
+TIMEOUT_HEADER = "x-request-timeout-s"
+
+
+def json_response(record: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a record as a JSON response."""
+    return Response(orjson.dumps(record), status_code=status, headers=headers, media_type="application/json")
+
+
+def error_response(error: BaseException, dialect: Dialect) -> Response:
+    """Return an error in the dialect of its route; what was not foreseen is logged, not told."""
+    if not isinstance(error, SamevecError):
+        _log.error("unforeseen error in a request", exc_info=error)
+    status, kind = error_status(error)
+    note_error(kind)
+    return json_response(error_body(error, dialect), status=status, headers=error_headers(error))
+
+
+async def read_json(request: Request, *, max_bytes: int, timeout_s: float, count: Callable[[int], None]) -> Any:
+    """Read a request's JSON body.
+
+    Parameters
+    ----------
+    request : Request
+    max_bytes : int
+        The declared length, or else the received one, may not exceed this; nothing larger is ever held.
+    timeout_s : float
+        For the whole body.
+    count : callable
+        Is told of bytes as they come, before they are kept; may raise.
+
+    Returns
+    -------
+    Any
+
+    Raises
+    ------
+    InputError
+        Not JSON, or declared as something else.
+    BodyTooLargeError, DeadlineExceededError
+    """
+    # A web page can make a browser post text to a local server without asking; it cannot do so with JSON.
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise InputError(f"{media_type} given, application/json is needed", field="content-type")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise _too_large(int(declared), max_bytes)
+    try:
+        body = await asyncio.wait_for(_read_body(request, max_bytes, count), timeout_s)
+    except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
+        raise DeadlineExceededError(f"the body was not received within {timeout_s:g} s") from None
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InputError(f"not JSON: {error}", field="body") from error
+
+
+async def _read_body(request: Request, max_bytes: int, count: Callable[[int], None]) -> bytearray:
+    chunks = bytearray()
+    async for chunk in request.stream():
+        if len(chunks) + len(chunk) > max_bytes:
+            raise _too_large(len(chunks) + len(chunk), max_bytes)
+        count(len(chunk))
+        chunks += chunk
+    return chunks
+
+
+def _too_large(n_bytes: int, max_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"{n_bytes} bytes or more, the limit is {max_bytes}; send several requests", field="body")
+
+
+def read_deadline(request: Request, clock: Callable[[], float]) -> float | None:
+    """Return when the client stops waiting, from its ``X-Request-Timeout-S`` header, in the time of a clock.
+
+    Raises
+    ------
+    InputError
+        Not a number of seconds.
+    """
+    given = request.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    try:
+        timeout_s = float(given)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 <= timeout_s < math.inf:
+        raise InputError(f"{given!r} given, a number of seconds is needed", field=TIMEOUT_HEADER)
+    return clock() + timeout_s
+
+
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Run a request's work, and cancel it when the client closes the connection first.
+
+    Parameters
+    ----------
+    request : Request
+        Its body has been read.
+    work : coroutine
+
+    Returns
+    -------
+    Response
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_wait_disconnected(request))
+    try:
+        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=CLIENT_GONE)
+    finally:
+        for pending in (task, watcher):
+            pending.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _wait_disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass  # an empty last part of the body

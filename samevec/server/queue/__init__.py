@@ -1,0 +1,1 @@
+"""From admitted requests to microbatches run by worker threads."""

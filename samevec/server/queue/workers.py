@@ -1,0 +1,241 @@
+"""One model's worker: takes requests' rows, and sees to it that threads are there to compute them.
+
+A crew of threads shares one queue. Each time a thread is free it takes a microbatch of a plan over everything that is
+queued, so that rows of equal length meet whichever request they came with; what arrives meanwhile is in the next plan.
+A thread that dies takes its crew with it: whoever waits is told, and one fresh crew follows once the model has computed
+its canary. A second death stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from samevec.errors import NotReadyError
+from samevec.server.queue.jobs import Job
+from samevec.server.queue.microbatch import compute_canary, public_words
+from samevec.server.queue.rate import Rate
+from samevec.server.queue.work_queue import WorkQueue
+from samevec.server.queue.worker_threads import Crew
+from samevec.server.telemetry.records import Observers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from samevec.runtime.rows import TokenRow
+    from samevec.server.queue.lanes import QueueLimits
+    from samevec.server.queue.microbatch import GuardedEngine
+    from samevec.server.telemetry.records import Observer
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger(__name__)
+
+# A thread that dies says so itself; this is how often it is looked for one that could not (DESIGN: within 2 s).
+_WATCH_S = 1.0
+_RESTARTING, _GIVEN_UP = "it is being restarted", "restart the server"
+
+
+class Worker:
+    """One model's queue and its threads.
+
+    Parameters
+    ----------
+    name : str
+        The model's.
+    engine : GuardedEngine
+    limits : QueueLimits
+    canary : TokenRow
+        A row the model must be able to compute; run before threads start, and whenever every row of a microbatch was
+        lost, to tell poisonous input from a dead session.
+    clock : callable
+        Seconds, monotonic; deadlines are in its time.
+    watch_s : float
+        Longest time in which a lost thread goes unnoticed.
+    observer : Observer
+        Is told of microbatches; nobody when not given.
+
+    Attributes
+    ----------
+    n_restarts : int
+        0 or 1.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: GuardedEngine,
+        limits: QueueLimits,
+        *,
+        canary: TokenRow,
+        clock: Callable[[], float] = time.monotonic,
+        watch_s: float = _WATCH_S,
+        observer: Observer | None = None,
+    ) -> None:
+        self._name = name
+        self._engine = engine
+        self._limits = limits
+        self._canary = canary
+        self._clock = clock
+        self._watch_s = watch_s
+        self._observer = observer or Observers()
+        self._lock = threading.Lock()
+        self._rate = Rate()
+        self._stopping = False
+        self._started = threading.Event()
+        self._final_failure: str | None = None
+        self.n_restarts = 0
+        self._crew = self._new_crew(_RESTARTING)
+        self._supervisor = threading.Thread(target=self._supervise, name=f"samevec-{name}-supervisor", daemon=True)
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is computed now; None while all is well."""
+        return self._final_failure or self._crew.queue.refusal
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Measured over all threads, 0 before the first run."""
+        return self._rate.tokens_per_s
+
+    @property
+    def is_running(self) -> bool:
+        """Whether threads exist, perhaps held up in a run."""
+        return self._supervisor.is_alive() or self._crew.is_running
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether rows handed in now will be computed."""
+        return self._started.is_set() and self._final_failure is None and self._crew.is_whole
+
+    def start(self) -> None:
+        """Compute the canary in a thread, then start the others."""
+        self._supervisor.start()
+
+    async def wait_started(self) -> None:
+        """Wait until the canary was computed.
+
+        Raises
+        ------
+        NotReadyError
+            It could not be.
+        """
+        while not self._started.is_set():
+            await asyncio.sleep(0.005)
+        if self.failure is not None:
+            raise NotReadyError(self.failure)
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End the threads after the microbatches that run now; whoever still waits then gets NotReadyError.
+
+        Parameters
+        ----------
+        timeout_s : float
+            How long those microbatches may take; then they are ended early, where the session can.
+        """
+        with self._lock:
+            self._stopping = True
+            crew = self._crew
+        reason = f"{self._name}: shutting down"
+        crew.queue.refuse(reason)
+        crew.join(timeout_s)
+        crew.queue.close(reason)
+        if self._supervisor.is_alive():
+            self._supervisor.join(timeout_s)
+
+    def submit(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        batch_size: int | None,
+        deadline_s: float | None,
+        field: str,
+        on_start: Callable[[float], None] | None = None,
+    ) -> Future[NDArray[np.float32]]:
+        """Queue the rows of one request.
+
+        Parameters
+        ----------
+        rows : sequence of TokenRow
+            At least one. Identical rows are computed once.
+        batch_size : int or None
+            Most rows of any microbatch that holds a row of this request.
+        deadline_s : float or None
+            In the time of `clock`.
+        field : str
+            What the caller calls its items, for messages.
+        on_start : callable, optional
+            Given the time when the first microbatch with a row of it is taken; quick, and called under a lock.
+
+        Returns
+        -------
+        concurrent.futures.Future of ndarray of float32, shape (n_rows, width)
+            Row i belongs to row i. Cancelling it drops what has not run, and ends a run that nobody else wants.
+
+        Raises
+        ------
+        NotReadyError
+            The worker is dead, being restarted or stopping.
+        """
+        if self._final_failure is not None:
+            raise NotReadyError(self._final_failure)
+        job = Job.of(rows, batch_size=batch_size, deadline_s=deadline_s, item_field=field)
+        job.on_start = on_start
+        self._crew.queue.add(job)
+        return job.future
+
+    def _new_crew(self, advice: str) -> Crew:
+        queue = WorkQueue(
+            self._limits,
+            cap=self._engine.limit.cap,
+            clock=self._clock,
+            n_bulk_runners=self._engine.workers if self._engine.overlapping else 1,
+        )
+        return Crew(
+            self._name,
+            self._engine,
+            queue,
+            canary=self._canary,
+            rate=self._rate,
+            clock=self._clock,
+            advice=advice,
+            observer=self._observer,
+            pad_to_multiple=self._limits.pad_to_multiple,
+        )
+
+    # The rest runs in the supervisor's thread.
+
+    def _supervise(self) -> None:
+        try:
+            if self._live(self._crew) and not self._stopping:
+                _log.warning("%s", self._crew.queue.refusal)
+                self._crew.join()  # a run that is still held up must not meet another in the same session
+                self.n_restarts += 1
+                self._live(self._new_crew(_GIVEN_UP))
+        finally:
+            self._started.set()
+
+    def _live(self, crew: Crew) -> bool:
+        """Compute the canary and let the crew work until it dies or is stopped; False when it never began."""
+        try:
+            compute_canary(self._engine, self._canary)
+        except BaseException as error:
+            _log.exception("%s: the canary could not be computed", self._name)
+            self._final_failure = f"{self._name}: its worker died ({public_words(error)}); {_GIVEN_UP}"
+            crew.queue.close(self._final_failure)
+            return False
+        with self._lock:
+            if self._stopping:
+                return False
+            self._crew = crew
+            crew.start()
+        self._started.set()
+        crew.watch(self._watch_s)
+        return True

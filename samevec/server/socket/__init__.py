@@ -1,0 +1,1 @@
+"""The framed protocol over a Unix socket."""

@@ -1,0 +1,179 @@
+"""What is known of one request, or of one microbatch, when it has ended; metrics, the log and traces are made of it.
+
+An account holds names, counts and seconds, never a text, so that whatever observes it cannot give one away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "CLIENT_GONE",
+    "BatchAccount",
+    "Observer",
+    "Observers",
+    "Phase",
+    "RequestAccount",
+    "current_account",
+    "note_error",
+    "observed",
+]
+
+#: nginx's number for "the client closed the connection": it stands in logs, nobody receives it.
+CLIENT_GONE = 499
+
+_current: contextvars.ContextVar[RequestAccount | None] = contextvars.ContextVar("samevec_account", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a request's time: ``"tokenise"``, ``"load"``, ``"queue"`` or ``"run"``, in the service's clock."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_s - self.start_s
+
+
+@dataclass(kw_only=True, slots=True)
+class RequestAccount:
+    """One request, filled while it is answered.
+
+    Attributes
+    ----------
+    route : str
+        The route's template, or ``"socket/embed"`` and the like; never what a client wrote.
+    request_id : str
+    traceparent : str or None
+        W3C trace context the client sent.
+    start_s, end_s : float
+        In the service's clock.
+    status : int
+        HTTP status; of a socket request, the one that HTTP would have had.
+    error : str or None
+        Kind of the error, of the table in :mod:`samevec.server.error_map`.
+    model : str or None
+    items, tokens : int
+        Texts or pairs; tokens as computed, padding not counted.
+    cut_items, cut_tokens : int
+        What truncation took.
+    phases : list of Phase
+    """
+
+    route: str
+    request_id: str = ""
+    traceparent: str | None = None
+    start_s: float = 0.0
+    end_s: float = 0.0
+    status: int = 0
+    error: str | None = None
+    model: str | None = None
+    items: int = 0
+    tokens: int = 0
+    cut_items: int = 0
+    cut_tokens: int = 0
+    phases: list[Phase] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """From the first byte read to the last one handed over."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchAccount:
+    """One microbatch that has run.
+
+    Attributes
+    ----------
+    model : str
+    rows : int
+    useful_tokens, padded_tokens : int
+        Tokens of the rows; the same with padding to the longest row.
+    seconds : float
+    """
+
+    model: str
+    rows: int
+    useful_tokens: int
+    padded_tokens: int
+    seconds: float
+
+
+class Observer(Protocol):
+    """Is told what has ended. Called in the event loop and in workers' threads: it must be quick and must not raise."""
+
+    def request_ended(self, account: RequestAccount) -> None:
+        """Take the account of a request whose answer was sent."""
+        ...
+
+    def batch_ended(self, account: BatchAccount) -> None:
+        """Take the account of a microbatch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observers:
+    """Several observers, told in order; none of them is an observer too."""
+
+    members: Sequence[Observer] = ()
+
+    def request_ended(self, account: RequestAccount) -> None:
+        """Tell everyone."""
+        for member in self.members:
+            member.request_ended(account)
+
+    def batch_ended(self, account: BatchAccount) -> None:
+        """Tell everyone."""
+        for member in self.members:
+            member.batch_ended(account)
+
+
+def current_account() -> RequestAccount:
+    """Return the account of the request this task works for; one that nobody reads where there is none."""
+    return _current.get() or RequestAccount(route="none")
+
+
+def note_error(kind: str) -> None:
+    """Note in the present account what kind of error is answered."""
+    current_account().error = kind
+
+
+@contextlib.contextmanager
+def observed(
+    account: RequestAccount, observer: Observer, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[RequestAccount]:
+    """Keep an account while a block answers a request, and hand it over afterwards.
+
+    Parameters
+    ----------
+    account : RequestAccount
+        Its times are set here; tasks begun in the block find it with :func:`current_account`.
+    observer : Observer
+    clock : callable
+        Seconds, monotonic; the service's.
+
+    Yields
+    ------
+    RequestAccount
+        The same account.
+    """
+    account.start_s = clock()
+    token = _current.set(account)
+    try:
+        yield account
+    finally:
+        _current.reset(token)
+        account.end_s = clock()
+        observer.request_ended(account)
