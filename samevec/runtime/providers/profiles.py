@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from samevec.errors import ConfigError
-from samevec.runtime.batching.cost import COSTS, GPU_COSTS
+from samevec.runtime.batching.cost import COSTS, GPU_COSTS, NATIVE_COSTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -144,6 +144,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             run_config=MappingProxyType(_SHRINKING_ARENA),
             bit_identical_groupings=True,
             side_by_side=True,
+            costs=NATIVE_COSTS,
         ),
         "portable": Profile(
             name="portable",
