@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import tokenizers
+
 from samevec._version import __version__
 from samevec.artifact import Artifact, file_marks, find_artifact, verify_artifact
 from samevec.digest import digest_json
@@ -19,6 +22,7 @@ from samevec.machine import allowed_cpus, give_back_memory
 from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
 from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.code_digest import code_files
 from samevec.parity.probe import Probe, require_probe
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Candidate",
     "binding_of",
+    "fix_of",
     "load_embedder",
     "load_reranker",
     "open_candidate",
@@ -265,9 +270,12 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
         provider=profile.provider,
         provider_options=dict(profile.provider_options),
         session_options=profile.session_options() | _library_options(profile),
-        onnxruntime_version=onnxruntime_version(),
         device=device_name(profile.provider),
         samevec_version=__version__,
+        onnxruntime_version=onnxruntime_version(),
+        tokenizers_version=tokenizers.__version__,
+        numpy_version=np.__version__,
+        code=code_files(),
     )
 
 
@@ -290,6 +298,17 @@ def receipt_directories(artifact: Artifact, home: Path) -> list[Path]:
 def state_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Path) -> GateState:
     """Return the gate's state for an artifact on this machine."""
     return gate_state(receipt_directories(artifact, home), binding_of(entry, artifact, profile, home))
+
+
+def fix_of(state: GateState, entry: LockedModel, profile: Profile, commands: Commands) -> str:
+    """Return the one command that mends a state that is not ``passed``.
+
+    What has failed fails again, so that only another export helps. Where nothing but libraries has changed and bits are
+    held against those of the export, a quick gate is enough.
+    """
+    if state.state == "failed":
+        return commands.export(entry.name, profile.name, source=entry.source)
+    return commands.parity(entry.name, profile.name, quick=bool(state.libraries) and profile.is_native)
 
 
 def open_proved(
@@ -369,8 +388,8 @@ def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands:
     settings = get_profile(profile)
     require_provider(settings)
     artifact = find_artifact(home, entry, profile, commands=commands)
-    fix = commands.parity(entry.name, profile)
-    require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
+    state = state_of(entry, artifact, settings, home)
+    require_passed(state, model=entry.name, fix=fix_of(state, entry, settings, commands))
 
 
 def probe_of(candidate: Candidate, tolerance: Tolerance) -> Probe:

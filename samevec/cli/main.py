@@ -151,6 +151,13 @@ def _show_failures(verdict: Verdict) -> None:
 
     for line in failure_lines(verdict):
         _say(f"{verdict.model}: {line}")
+    if verdict.receipt_problem:
+        _say(f"{verdict.model}: {verdict.receipt_problem}")
+
+
+def _gate_code(*, passed: bool, problems: Sequence[str]) -> int:
+    """Return the exit code of a gate: that it failed goes before anything that could not be written."""
+    return 1 if not passed else 3 if problems else 0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -189,7 +196,7 @@ class _Request:
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
         entries = _entries(lock, self.models)
         profile = _resolved(self.profile, entries, self.home_path, "export")
-        verdicts = []
+        verdicts: list[Verdict] = []
         for entry in entries:
             self._export(entry, lock, profile, progress)
             candidate = open_candidate(entry, profile=profile, home=self.home_path, commands=self.commands)
@@ -197,7 +204,10 @@ class _Request:
             (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
         if self.as_json:
             _print_json([verdict.to_dict() for verdict in verdicts])
-        return 0 if all(verdict.passed for verdict in verdicts) else 1
+        return _gate_code(
+            passed=all(verdict.passed for verdict in verdicts),
+            problems=[verdict.receipt_problem for verdict in verdicts if verdict.receipt_problem],
+        )
 
     def _export(self, entry: LockedModel, lock: Lock, profile: str, progress: Progress) -> None:
         from samevec.export.pipeline import export_model  # noqa: PLC0415  only exports need it
@@ -229,13 +239,18 @@ def export(**flags: Any) -> int:
 @_running_profile_option
 @_lock_option
 @_home_option
-@option("--quick", is_flag=True, help="Some of the cases and groupings; writes no receipt when they pass.")
+@option(
+    "--quick",
+    is_flag=True,
+    help="Some of it; no receipt where it passes, unless only libraries changed.",
+)
 @option("--selftest", is_flag=True, help="No model: the native library's kernels beside their hashes; two seconds.")
 @option("--bisect", is_flag=True, help="Every node's output of three cases beside the export's: which one differs.")
 @option("--reference", type=click.Choice(["stored", "live"]), default="stored", help="live: PyTorch again beside it.")
 @_from_option
 @option("--report", type=_PathType(file_okay=False), metavar="DIR", help="Write index.html and report.json here.")
 @option("--junit", type=_PathType(dir_okay=False), metavar="FILE", help="Write JUnit XML, one test case a cell.")
+@option("--compare", type=_PathType(dir_okay=False), metavar="FILE", help="Older report or receipt: say what moved.")
 @_json_option
 def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_json: bool, **flags: Any) -> int:
     """Compare exported models with their PyTorch reference on this machine and write receipts.
@@ -256,10 +271,15 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
     if bisect:
         return run_bisect(plan, say=click.echo)
     show = _show_failures if as_json else _show_verdict
-    report = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
-    if as_json:
-        _print_json(report["models"])
-    return 0 if report["passed"] else 1
+    report, problems = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
+    code = _gate_code(passed=report["passed"], problems=problems)
+    try:
+        if as_json:
+            _print_json(report["models"])
+    except OSError as error:
+        _say(f"samevec: the JSON document could not be written: {error}")
+        return code or 3
+    return code
 
 
 @cli.command()

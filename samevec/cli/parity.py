@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,7 +17,8 @@ from samevec.native.selftest import differing_kernels
 from samevec.parity.bisect import bisect
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.reference.live import compute_live, require_torch
-from samevec.parity.report.files import clear_report, report_record, write_junit, write_report
+from samevec.parity.report.files import PAGE_NAME, clear_report, report_record, write_junit, write_report
+from samevec.parity.report.moved import moved_lines, read_older
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
 from samevec.runtime.sessions.onnx import OnnxSession
@@ -48,6 +50,7 @@ class ParityPlan:
     reference: Literal["stored", "live"] = "stored"
     report: Path | None = None
     junit: Path | None = None
+    compare: Path | None = None
 
 
 def _now() -> datetime:
@@ -61,7 +64,7 @@ def run_parity(
     show: Callable[[Verdict], None],
     say: Callable[[str], None],
     now: Callable[[], datetime] = _now,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """Run the gate for every model of a plan and write what was asked for.
 
     Parameters
@@ -77,30 +80,58 @@ def run_parity(
 
     Returns
     -------
-    dict
-        The report, see :func:`samevec.parity.report.files.report_record`.
+    report : dict
+        See :func:`samevec.parity.report.files.report_record`.
+    problems : list of str
+        What could not be written, receipts among it; said already. No problem of writing keeps another model from
+        being judged, or changes an outcome.
 
     Raises
     ------
     ConfigError
-        A report cannot be written where it was asked for, or torch is needed and not installed: found before any
-        model is loaded.
+        A report cannot be written where it was asked for, the older one is none, or torch is needed and not
+        installed: found before any model is loaded.
     ArtifactError, ReferenceMissingError, InferenceError
         A model is not exported, damaged, or cannot be loaded; then no report is written.
     """
     if plan.reference == "live":
         require_torch()
+    older = None if plan.compare is None else read_older(plan.compare)
     _prepare_outputs(plan)
-    models = [_prove_one(entry, plan, progress=progress, show=show, now=now) for entry in plan.entries]
+    attempt = _Attempts(say)
+    models = []
+    for entry in plan.entries:
+        verdict, record = _prove_one(entry, plan, progress=progress, now=now)
+        models.append(record)
+        attempt.problems += [verdict.receipt_problem] if verdict.receipt_problem else []
+        attempt("the verdict", functools.partial(show, verdict))
+        for line in () if older is None else moved_lines(older, record):
+            say(line)
     report = report_record(models, created_at=now().isoformat(timespec="seconds"), reference=plan.reference)
-    if plan.quick:
+    if any(model["passed"] and not model["same_bits_as"] for model in models if model["quick"]):
         say("quick: some of the cases and groupings. No receipt was written for what passed; samevec parity writes it")
-    if plan.report is not None:
-        page, _ = write_report(plan.report, report)
-        say(f"report {page}")
+    if plan.report is not None and attempt("--report", functools.partial(write_report, plan.report, report)):
+        say(f"report {plan.report / PAGE_NAME}")
     if plan.junit is not None:
-        write_junit(plan.junit, report)
-    return report
+        attempt("--junit", functools.partial(write_junit, plan.junit, report))
+    return report, attempt.problems
+
+
+class _Attempts:
+    """Tries what writes, says what did not work, and goes on: the outcome is the gate's alone."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.problems: list[str] = []
+        self._say = say
+
+    def __call__(self, what: str, write: Callable[[], object]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            self.problems.append(f"{what} could not be written: {error.strerror or error}")
+            self._say(f"samevec: {self.problems[-1]}")
+            return False
+        return True
 
 
 def run_selftest(*, say: Callable[[str], None]) -> int:
@@ -192,10 +223,9 @@ def _prove_one(
     plan: ParityPlan,
     *,
     progress: Progress,
-    show: Callable[[Verdict], None],
     now: Callable[[], datetime],
-) -> dict[str, Any]:
-    """Run the gate for one model; give its verdict's record with what the verdict is bound to."""
+) -> tuple[Verdict, dict[str, Any]]:
+    """Run the gate for one model; give its verdict, and the record of it with what it is bound to."""
     candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
     stored = reference_of(candidate)
     tolerance = plan.lock.tolerance
@@ -210,12 +240,10 @@ def _prove_one(
         progress=progress,
         now=now,
     )
-    show(verdict)
     record = verdict.to_dict()
     record["binding"] = binding_of(entry, candidate.artifact, candidate.profile, plan.home).to_dict()
-    record["reference_toolchain"] = dict(stored.toolchain)
     if live is not None:
         record["live_toolchain"] = dict(live.rows.toolchain)
         baseline = live.baseline(stored, candidate, tolerance=tolerance, progress=progress)
         record["baseline_verdict"] = baseline.to_dict()
-    return record
+    return verdict, record

@@ -271,10 +271,13 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
         provider_options={},
         session_options=PORTABLE.session_options(),
         onnxruntime_version="1.32.0",
+        tokenizers_version="0.22.2",
+        numpy_version="2.4.0",
+        code={},
         device="here",
         samevec_version="0",
     )
-    write_receipt([tmp_path], verdict.to_receipt(proved, created_at="2030-01-01T00:00:00+00:00"))
+    write_receipt([tmp_path], verdict.to_receipt(proved, created_at="2020-01-01T00:00:00+00:00"))
     asked = dataclasses.replace(proved, provider="CUDAExecutionProvider")
     state = gate_state([tmp_path], asked)
     assert state.state == "stale"

@@ -149,7 +149,7 @@ def test_rankings_that_swap_more_than_ties_are_marked() -> None:
     assert "Could not be computed." in page(records.passed_model(rankings=records.rankings(runs=[]))).text
 
 
-@pytest.mark.parametrize("part", ["rankings", "row_errors", "histograms", "worst_rows", "driver_digest", "binding"])
+@pytest.mark.parametrize("part", ["rankings", "row_errors", "histograms", "worst_rows", "code_digest", "binding"])
 def test_a_part_that_is_not_there_is_left_out(part: str) -> None:
     model = records.passed_model()
     del model[part]

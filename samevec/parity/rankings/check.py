@@ -103,7 +103,7 @@ def check_rankings(
             rows = tokenize_cases(model, fixture_cases(fixture, model.entry.task, prompts=model.entry.prompts))
             computed = _compute(model, rows, advance)
         except (InferenceError, InputError) as error:
-            return check.result(failures=(f"rankings: could not be computed: {error}",))
+            return check.result(failures=(f"rankings: could not be computed: {error.without_advice}",))
     failures, notes = check.value_findings(rows, computed, bits_required=bits_required)
     if any(run.raw.shape != retrieval.raw.shape for run in computed.values()):
         return check.result(failures=tuple(failures), notes=tuple(notes))

@@ -5,7 +5,7 @@ Values are costs: the smaller, the better (cosine distances; a reranker's scores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -304,6 +304,7 @@ class Rankings:
         Empty when nothing could be computed.
     failures, notes, not_measured : tuple of str
         One sentence each.
+    elapsed_s : float
     """
 
     task: str
@@ -318,6 +319,7 @@ class Rankings:
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
+    elapsed_s: float = field(default=0.0, compare=False)
 
     @property
     def words(self) -> str:
@@ -362,4 +364,5 @@ class Rankings:
             "failures": list(self.failures),
             "notes": list(self.notes),
             "not_measured": list(self.not_measured),
+            "elapsed_s": round(self.elapsed_s, 6),
         }
