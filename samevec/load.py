@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from samevec.parity.answers import Answers
     from samevec.parity.reference.file import Reference
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = [
     "Candidate",

@@ -253,8 +253,8 @@ class Service:
         """Say once after work that there has been none since the last call."""
         return self._admission.comes_to_rest()
 
-    def empty_arenas(self) -> None:
-        """Give back the models' work memory that no run uses, see :meth:`samevec.runtime.engine.Engine.empty_arenas`.
+    def release_memory(self) -> None:
+        """Release the models' work memory that no run uses, see :meth:`samevec.runtime.engine.Engine.release_memory`.
 
         Raises
         ------
@@ -262,7 +262,7 @@ class Service:
             A run failed.
         """
         for served in self.models:
-            served.model.engine.empty_arenas()
+            served.model.engine.release_memory()
 
     def receive(self) -> Received:
         """Begin to count the bytes of a request; held as long as the request is."""
@@ -531,9 +531,8 @@ class Service:
         }
         if served.probe is not None:
             info["probes"] = self.reprobing.counts(served.name)
-        fallback = getattr(model.engine.session, "fallback_words", None)
-        if fallback is not None:
-            info["fallback"] = fallback
+        if model.engine.session.notice is not None:
+            info["fallback"] = model.engine.session.notice
         if isinstance(model, Embedder):
             least = entry.matryoshka_min_dimensions or model.dimensions
             info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}

@@ -26,6 +26,7 @@ from samevec.parity.reference.file import read_reference
 from samevec.runtime.collate import collate
 from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -357,11 +358,10 @@ def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(oracle: O
     from samevec.export.graph import sweep_problems  # noqa: PLC0415 - needs the export extra
     from samevec.progress import SilentProgress  # noqa: PLC0415
 
-    class Baked:
+    class Baked(Session):
         provider = "CPUExecutionProvider"
-        provider_options: dict[str, str] = {}  # noqa: RUF012 - a session's shape, nothing shared
 
-        def run(self, features: Features) -> Array:
+        def run(self, features: Features, **how: Any) -> Array:
             if features.shape != (2, 16):
                 raise SessionRunError("Got invalid dimensions for input: input_ids")
             return np.ones((2, 384), dtype=np.float32)

@@ -71,9 +71,9 @@ def shapes(monkeypatch: pytest.MonkeyPatch, embedder: Embedder, reranker: Rerank
     kind: type[OnnxSession] = type(embedder.engine.session)  # type: ignore[assignment]
     run = kind.run
 
-    def recorded(self: OnnxSession, features: Features) -> NDArray[np.float32]:
+    def recorded(self: OnnxSession, features: Features, **how: Any) -> NDArray[np.float32]:
         seen.append(features.shape)
-        return run(self, features)
+        return run(self, features, **how)
 
     monkeypatch.setattr(kind, "run", recorded)
     return seen

