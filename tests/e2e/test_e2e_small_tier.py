@@ -24,7 +24,7 @@ from samevec.errors import ParityFailedError
 from samevec.export.toy.lock import content_revision
 from samevec.export.toy.synthetic import bert_tensors, write_tensors
 from samevec.hints import Commands
-from samevec.load import open_candidate, reference_of
+from samevec.load import open_candidate, probe_of, reference_of
 from samevec.lock import LockedFile, LockedModel, dump_lock, load_lock, read_lock
 from samevec.parity.compare import compare
 from samevec.parity.gate import run_gate
@@ -230,7 +230,8 @@ def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) ->
     assert candidate.artifact.manifest.tokenizer.type_ids
     assert sorted(candidate.artifact.manifest.graph.inputs) == ["attention_mask", "input_ids", "token_type_ids"]
     reference = reference_of(candidate)
-    require_probe(candidate.model, reference, tolerance=LOCK.tolerance, fix="")
+    probe = probe_of(candidate, LOCK.tolerance)
+    require_probe(candidate.model, probe)
     model = replace(
         candidate.model, engine=replace(candidate.model.engine, session=_Without(candidate.model.engine.session))
     )
@@ -238,7 +239,7 @@ def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) ->
     assert not verdict.passed
     assert "alone" in {cell.grouping for cell in verdict.cells if cell.level == "logits" and not cell.passed}
     with pytest.raises(ParityFailedError, match="start-up probe differs"):
-        require_probe(model, reference, tolerance=LOCK.tolerance, fix="")
+        require_probe(model, probe)
 
 
 def test_a_new_entry_is_all_another_model_needs(tmp_path: Path) -> None:
