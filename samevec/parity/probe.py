@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBE_TOKENS", "Probe", "ProbeCall", "probed_share", "require_probe"]
 
-#: Length the longest row is taken near to. For pairs past one local window, so into a block's neighbours; embedders
-#: compute about ten times slower, and the largest has no window.
-PROBE_TOKENS = {"embed": 24, "rerank": 132}
+#: Length the longest pair is taken near to: past one local window, so into a block's neighbours.
+PROBE_TOKENS = 132
 # Characters of a call into the tokenizer where a text is to have seams, some every 8, and words of such a text.
 _SEAM_CHARACTERS = 32
 _SEAM_WORDS = 8
@@ -258,7 +257,7 @@ class _Choice:
         twin = self._call(twins or self.plain[:1], dimensions=dimensions[0])
         with_prompt = [self._call([i], prompt=texts[i].prompt, dimensions=dimensions[0]) for i in prompted]
         return (
-            ((self._mixed(), twin), (*with_prompt, over_seam), self._cut(lambda i: len(texts[i].text))),
+            ((self._mixed(*self._longest_cut()), twin), (*with_prompt, over_seam)),
             ((self._crowd(), twin), (*with_prompt, over_seam)),
         )
 
@@ -274,10 +273,9 @@ class _Choice:
         shortest = min(groups, key=lambda group: (-len(group), sum(map(self._n_tokens, group))), default=[])
         worst_first = sorted(shortest, key=lambda i: float(self.reference.raw[i, 0]))
         ranked = [self._call(worst_first, ranked=True)] if worst_first else []
-        return (
-            ((self._mixed(),), (over_seam, *ranked), self._cut(lambda i: len(pairs[i].query + pairs[i].document))),
-            ((self._crowd(), over_seam),),
-        )
+        long = min(self.plain, key=lambda i: abs(self._n_tokens(i) - PROBE_TOKENS))
+        cut = [self._call([i], max_tokens=pairs[i].max_tokens) for i in self._longest_cut()]
+        return ((self._mixed(long),), (over_seam, *ranked), tuple(cut)), ((self._crowd(), over_seam),)
 
     def _n_tokens(self, case: int) -> int:
         return len(self.reference.ids[case])
@@ -286,30 +284,25 @@ class _Choice:
     def _first(order: Sequence[int], fits: Callable[[int], bool]) -> list[int]:
         return [i for i in order if fits(i)][:1]
 
-    def _mixed(self) -> ProbeCall:
+    def _mixed(self, *long: int) -> ProbeCall:
         """Ask for raw rows of mixed lengths in no order, one of them twice, together: most are mostly padding.
 
         Graphs that fail only when padded exist.
         """
         first, middle = self.plain[0], self.plain[min(3, len(self.plain) - 1)]
-        near = PROBE_TOKENS[self.entry.task]
-        long = min(self.plain, key=lambda i: abs(self._n_tokens(i) - near))
-        rows = [*dict.fromkeys([first, long, middle]), first]
-        return self._call(rows, raw=True, batch_size=len(rows))
+        rows = [*dict.fromkeys([first, *long, middle]), first]
+        limits = [self.case_set.cases[i].max_tokens for i in long]
+        return self._call(rows, raw=True, batch_size=len(rows), max_tokens=limits[0] if limits else None)
 
     def _crowd(self) -> ProbeCall:
         """Ask for raw rows of many short cases, shortest first."""
         return self._call(self.plain[:_CROWD], raw=True)
 
-    def _cut(self, n_characters: Callable[[int], int]) -> tuple[ProbeCall, ...]:
-        """Ask for the longest of the cases that are cut shortest."""
-        limits = {
-            i: case.max_tokens
-            for i, case in enumerate(self.case_set.cases)
-            if case.max_tokens is not None and getattr(case, "prompt", None) is None
-        }
-        chosen = sorted(limits, key=lambda i: (limits[i], -n_characters(i)))[:1]
-        return tuple(self._call([i], max_tokens=limits[i]) for i in chosen)
+    def _longest_cut(self) -> list[int]:
+        """Return the case without a prompt that loses most, of those with the highest limit."""
+        cases = self.case_set.cases
+        limited = [i for i, case in enumerate(cases) if case.max_tokens and getattr(case, "prompt", None) is None]
+        return sorted(limited, key=lambda i: (-(cases[i].max_tokens or 0), -len(str(cases[i].to_record()))))[:1]
 
     def _call(self, cases: Sequence[int], *, raw: bool = False, dimensions: int | None = None, **how: Any) -> ProbeCall:
         chosen = [self.case_set.cases[i] for i in cases]
