@@ -23,7 +23,7 @@ from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.code_digest import code_files
-from samevec.parity.probe import Probe, require_probe
+from samevec.parity.probe import Probe, probed_share, require_probe
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference.file import read_reference
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from samevec.parity.answers import Answers
     from samevec.parity.reference.file import Reference
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = [
     "Candidate",
@@ -75,6 +75,8 @@ class Candidate:
     home : Path
     commands : Commands
         Writes what messages tell people to run.
+    probe : Probe or None
+        What the model was asked before it was given out; None where no gate was asked.
     """
 
     model: Embedder | Reranker
@@ -83,6 +85,7 @@ class Candidate:
     profile: Profile
     home: Path
     commands: Commands
+    probe: Probe | None = None
 
     @property
     def answers(self) -> Answers | None:
@@ -328,7 +331,7 @@ def open_proved(
     ----------
     entry : LockedModel
     tolerance : Tolerance
-        For the probe: a few rows compared with the reference at every start.
+        For the probe: a few calls compared with the reference at every start.
     profile, home, commands, token_budget, n_threads, workers
         As for :func:`open_candidate`.
 
@@ -350,10 +353,11 @@ def open_proved(
         n_threads=n_threads,
         workers=workers,
     )
-    fix = commands.parity(entry.name, profile)
-    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix, answers=candidate.answers)
+    model, probe = candidate.model, probe_of(candidate, tolerance)
+    require_probe(model, probe)
     give_back_memory()  # what was read to load it, and is done with
-    return _with_fallback(candidate, tolerance)
+    model = replace(model, engine=probed_share(model, probe))
+    return _with_fallback(replace(candidate, model=model, probe=probe), tolerance)
 
 
 def _with_fallback(candidate: Candidate, tolerance: Tolerance) -> Candidate:
@@ -393,14 +397,22 @@ def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands:
 
 
 def probe_of(candidate: Candidate, tolerance: Tolerance) -> Probe:
-    """Return the probe of a candidate, to be computed again while it is served.
+    """Choose what a candidate is asked at every start.
 
     Raises
     ------
     ReferenceMissingError
         Its reference or its answers are not there or not readable.
     """
-    return Probe.of(candidate.model, reference_of(candidate), tolerance=tolerance, answers=candidate.answers)
+    entry = candidate.entry
+    return Probe.of(
+        entry,
+        reference_of(candidate),
+        builtin_cases(entry.task, prompts=entry.prompts),
+        tolerance=tolerance,
+        answers=candidate.answers,
+        fix=candidate.commands.parity(entry.name, candidate.profile.name),
+    )
 
 
 def reference_of(candidate: Candidate) -> Reference:

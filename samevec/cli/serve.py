@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactError, NotReadyError, ParityError, ParityFailedError
 from samevec.gate import prove
-from samevec.load import open_candidate, open_proved, probe_of, require_open_gate, state_of
+from samevec.load import open_candidate, open_proved, require_open_gate, state_of
 from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.reloadable import Reloadable
@@ -221,7 +221,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         receipt_created_at=None if receipt is None else receipt.created_at,
         bound_to={} if receipt is None else receipt.binding.facts(),
         reloadable=reloadable,
-        probe=probe_of(candidate, plan.lock.tolerance) if plan.reprobe_s else None,
+        probe=candidate.probe,
     )
 
 

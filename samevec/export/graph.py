@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel, Tolerance
     from samevec.progress import Progress
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = ["SWEEP_ROWS", "SWEEP_TOKENS", "contract_problems", "describe_graph", "sweep_problems", "sweep_shapes"]
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from samevec.errors import DeadlineExceededError
 from samevec.machine import available_memory_bytes
+from samevec.runtime.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from samevec.runtime.cancel import CancelToken
 
 __all__ = ["AdaptiveLimit", "MemoryGuard", "Watch"]
 
@@ -27,12 +26,13 @@ class Watch:
         Seconds, monotonic.
     end_s : float or None
         The deadline, in the clock's time.
-    cancel : CancelToken or None
+    cancel : CancelToken
+        Given to every run, whether or not anyone can cancel: the gate runs what requests run.
     """
 
     clock: Callable[[], float]
     end_s: float | None = None
-    cancel: CancelToken | None = None
+    cancel: CancelToken = field(default_factory=CancelToken)
 
     def require_time(self) -> None:
         """Go on, or stop here.
@@ -44,8 +44,7 @@ class Watch:
         DeadlineExceededError
             The deadline has passed.
         """
-        if self.cancel is not None:
-            self.cancel.require_wanted()
+        self.cancel.require_wanted()
         if self.end_s is not None and self.clock() >= self.end_s:
             raise DeadlineExceededError
 

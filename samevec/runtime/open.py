@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
     from samevec.runtime.batching.cost import CostModel
     from samevec.runtime.batching.parallel import BulkSession
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
 

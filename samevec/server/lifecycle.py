@@ -315,7 +315,7 @@ async def _give_back_at_rest(service: Service) -> None:
 
 def _give_back(service: Service) -> None:
     try:
-        service.empty_arenas()
+        service.release_memory()
     except SamevecError as error:  # whoever asks next will be told
         _log.warning("work memory could not be given back: %s", error)
     gc.collect()  # what connections leave refers to itself, 2.5 MB for 200, and the interpreter sees no haste

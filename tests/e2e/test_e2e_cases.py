@@ -20,12 +20,14 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, artifact_of, environment, servin
 
 from samevec import load_embedder, load_reranker
 from samevec.errors import SessionRunError
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.compare import compare
-from samevec.parity.probe import probe_cases
+from samevec.parity.probe import Probe
 from samevec.parity.reference.file import read_reference
 from samevec.runtime.collate import collate
 from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,10 +240,12 @@ def test_o06_ragged_rows_are_the_oracles(exported: ToyHome, oracle: Oracle, name
 
 def test_o06_the_probe_of_every_start_is_strongly_padded(exported: ToyHome) -> None:
     for name in (EMBEDDER, RERANKER):
-        lengths = [len(ids) for ids in read_reference(artifact_of(exported.path, name).reference_path).ids]
-        chosen = sorted(lengths[i] for i in probe_cases(lengths))
-        assert len(chosen) == 3
-        assert chosen[2] > 10 * chosen[1]
+        entry, reference = LOCK.model(name), read_reference(artifact_of(exported.path, name).reference_path)
+        cases = builtin_cases(entry.task, prompts=entry.prompts)
+        together = Probe.of(entry, reference, cases, tolerance=LOCK.tolerance).library[0][0]
+        *_, second, longest = sorted(len(reference.ids[i]) for i in together.cases)
+        assert together.batch_size == len(together.items)
+        assert longest > 3 * second
 
 
 EDGES = (31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 1024)
@@ -357,11 +361,10 @@ def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(oracle: O
     from samevec.export.graph import sweep_problems  # noqa: PLC0415 - needs the export extra
     from samevec.progress import SilentProgress  # noqa: PLC0415
 
-    class Baked:
+    class Baked(Session):
         provider = "CPUExecutionProvider"
-        provider_options: dict[str, str] = {}  # noqa: RUF012 - a session's shape, nothing shared
 
-        def run(self, features: Features) -> Array:
+        def run(self, features: Features, **how: Any) -> Array:
             if features.shape != (2, 16):
                 raise SessionRunError("Got invalid dimensions for input: input_ids")
             return np.ones((2, 384), dtype=np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
@@ -15,6 +15,7 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, TOYS, serving
 from samevec.cli.serve import ServePlan, load_served
 from samevec.hints import Commands
 from samevec.progress import SilentProgress
+from samevec.runtime.sessions.base import Session
 from samevec.server.http.app import create_app
 from samevec.server.service import Service
 from samevec.server.settings import ServerSettings
@@ -26,14 +27,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.sessions.onnx import Session
     from samevec.server.settings import ServedModel
 
 pytestmark = [pytest.mark.model, pytest.mark.server]
 
 
 @dataclass
-class FailingCore:
+class FailingCore(Session):
     """A session whose first output is one unit in the last place too great, once told to be."""
 
     inner: Session
@@ -43,12 +43,8 @@ class FailingCore:
     def provider(self) -> str:
         return self.inner.provider
 
-    @property
-    def provider_options(self) -> dict[str, str]:
-        return self.inner.provider_options
-
-    def run(self, features: Features) -> NDArray[np.float32]:
-        raw = self.inner.run(features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        raw = self.inner.run(features, **how)
         if self.is_wrong:
             raw[:, 0] = np.nextafter(raw[:, 0], np.float32(np.inf))
         return raw

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from samevec.parity.verdict import Cell, Verdict
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
     Model = Embedder | Reranker
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
     from samevec.runtime.rows import TokenRow
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
     Model = Embedder | Reranker
     Wrong = Callable[[NDArray[np.float32], Features], NDArray[np.float32]]
@@ -48,8 +48,8 @@ class WrongSession(FakeSession):
         super().__init__(width)
         self._wrong = wrong
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._wrong(super().run(features), features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._wrong(super().run(features, **how), features)
 
 
 class DeafEngine(Engine):

@@ -56,8 +56,8 @@ BINDING = Binding(
 class ShiftedSession(FakeSession):
     """Every logit off by a constant."""
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return super().run(features) + np.float32(0.5)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return super().run(features, **how) + np.float32(0.5)
 
 
 def make_model(session: FakeSession) -> Reranker:
