@@ -9,6 +9,7 @@ from samevec.export.native.trace import write_trace
 from samevec.native.library import load_library
 from samevec.parity.answers import Answers, traced_cases
 from samevec.parity.bisect import trace
+from samevec.parity.sweep import sweep_rows
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
 from samevec.runtime.open import open_model
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
     from samevec.parity.answers import NodeAnswer
     from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.reference.file import SweepReference
     from samevec.progress import Progress
     from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.rows import TokenRow
@@ -31,13 +33,14 @@ def record_answers(
     entry: LockedModel,
     profile: Profile,
     case_set: CaseSet,
+    sweep: SweepReference,
     *,
     directory: Path,
     pad_token_id: int,
     type_ids: bool,
     progress: Progress,
 ) -> Answers:
-    """Compute every case and write ``answers.json`` and ``trace.onnx``.
+    """Compute every case and every row of the sweep, and write ``answers.json`` and ``trace.onnx``.
 
     Parameters
     ----------
@@ -45,6 +48,7 @@ def record_answers(
     profile : Profile
         Of the native form.
     case_set : CaseSet
+    sweep : SweepReference
     directory : Path
         Has the graph and the tokenizer.
     pad_token_id : int
@@ -71,6 +75,7 @@ def record_answers(
             arithmetic=load_library().arithmetic,
             case_set_digest=case_set.digest,
             nodes=_trace(rows, profile, directory, pad_token_id),
+            sweep=model.compute(sweep_rows(sweep.ids, type_ids=type_ids)),
         )
         (directory / ANSWERS_NAME).write_bytes(answers.to_bytes())
     return answers
