@@ -16,12 +16,12 @@ from samevec.runtime.open import open_model
 from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from samevec.lock import LockedModel
     from samevec.parity.answers import NodeAnswer
     from samevec.parity.cases.builtin import CaseSet
-    from samevec.parity.reference.file import SweepReference
     from samevec.progress import Progress
     from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.rows import TokenRow
@@ -33,7 +33,7 @@ def record_answers(
     entry: LockedModel,
     profile: Profile,
     case_set: CaseSet,
-    sweep: SweepReference,
+    sweep_ids: Sequence[Sequence[int]],
     *,
     directory: Path,
     pad_token_id: int,
@@ -48,7 +48,8 @@ def record_answers(
     profile : Profile
         Of the native form.
     case_set : CaseSet
-    sweep : SweepReference
+    sweep_ids : sequence of sequence of int
+        Token ids of the sweep's rows.
     directory : Path
         Has the graph and the tokenizer.
     pad_token_id : int
@@ -75,7 +76,7 @@ def record_answers(
             arithmetic=load_library().arithmetic,
             case_set_digest=case_set.digest,
             nodes=_trace(rows, profile, directory, pad_token_id),
-            sweep=model.compute(sweep_rows(sweep.ids, type_ids=type_ids)),
+            sweep=model.compute(sweep_rows(sweep_ids, type_ids=type_ids)),
         )
         (directory / ANSWERS_NAME).write_bytes(answers.to_bytes())
     return answers

@@ -251,7 +251,7 @@ class _Export:
             self.entry,
             self.profile,
             case_set,
-            sweep,
+            sweep.ids,
             directory=self.directory,
             pad_token_id=tokenizer.pad_token_id,
             type_ids=tokenizer.type_ids,

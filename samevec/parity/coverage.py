@@ -49,7 +49,9 @@ def case_gaps(
     runs : sequence of GroupingRun
     """
     longest = max(len(ids) for ids in reference.ids)
-    found = [f"inputs longer than {longest} tokens (the model takes {model.max_tokens})"]
+    found = []
+    if longest < model.max_tokens:
+        found.append(f"inputs longer than {longest} tokens (the model takes {model.max_tokens})")
     parts = [f"{run.name} {run.rows}" for run in runs if run.rows < len(cases)]
     if parts:
         found.append(f"every one of the {len(cases)} cases in every grouping: of them, {', '.join(parts)}")

@@ -153,7 +153,11 @@ def wrong_at(axis: int, size: int) -> Edit:
         (output,) = model.graph.output
         last = _producer(model, output.name)
         last.output[0] = "right"
-        constants = {"wrong_axis": np.asarray([axis]), "wrong_size": np.asarray([size]), "wrong_by": np.float32([0.05])}
+        constants = {
+            "wrong_axis": np.asarray([axis]),
+            "wrong_size": np.asarray([size]),
+            "wrong_by": np.asarray([0.05], np.float32),
+        }
         model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
         model.graph.node.extend(
             [
