@@ -21,14 +21,19 @@ from samevec.parity.coverage import (
     quick_gaps,
     ranking_gaps,
     repeat_gap,
+    shape_gaps,
+    vocabulary_gap,
 )
 from samevec.parity.golden import golden_cells, is_published
 from samevec.parity.levels import levels_of
+from samevec.parity.limit import limit_cell
 from samevec.parity.matrix import Matrix
 from samevec.parity.rankings.check import check_rankings
 from samevec.parity.reference.torch_session import TorchSession
+from samevec.parity.sweep import Sweep, plan_sweep
 from samevec.parity.verdict import AnswersCheck, Verdict, cell_failures
 from samevec.progress import SilentProgress
+from samevec.runtime.open import DEFAULT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,9 +117,13 @@ def run_gate(
     started_s = time.monotonic()
     progress = progress or SilentProgress()
     cases = builtin_cases(model.entry.task, prompts=model.entry.prompts) if case_set is None else case_set
-    _require_same_subject(model, reference, cases, fix or f"samevec export --model {model.name}")
+    fix = fix or f"samevec export --model {model.name}"
+    _require_same_subject(model, reference, cases, fix)
     matrix = _matrix(model, reference, cases, tolerance=tolerance, profile=profile, repeats=repeats, quick=quick)
     cells, runs = matrix.run(progress)
+    sweep = _sweep(matrix, reference, fix)
+    if sweep is not None:
+        cells += [limit_cell(model, sweep.reference.limit), *sweep.run(progress)]
     rankings = None
     if reference.retrieval is not None and not quick:
         ranked_s = time.monotonic()
@@ -122,15 +131,24 @@ def run_gate(
             model, reference, tolerance=tolerance, bits_required=matrix.bits_required, progress=progress, fix=fix
         )
         rankings = replace(rankings, elapsed_s=time.monotonic() - ranked_s)
-    answered = None if answers is None else _answered(matrix, answers, fix=fix)
+    answered = None if answers is None else _answered(matrix, sweep, answers, fix=fix)
     check_golden = is_published(model.entry) if golden is None else golden
     if check_golden:
         cells += golden_cells(model)
     return replace(
-        _verdict(matrix, profile, cells=cells, runs=runs, rankings=rankings, answered=answered),
+        _verdict(
+            matrix,
+            profile,
+            cells=cells,
+            runs=[*runs, *(sweep.runs if sweep else ())],
+            rankings=rankings,
+            answered=answered,
+        ),
         case_set_digest=cases.digest,
         artifact_digest=artifact_digest,
-        not_measured=_gaps(matrix, profile, cases, runs=runs, rankings=rankings, golden=check_golden),
+        not_measured=_gaps(
+            matrix, profile, cases, reference, sweep=sweep, runs=runs, rankings=rankings, golden=check_golden
+        ),
         elapsed_s=time.monotonic() - started_s,
     )
 
@@ -160,6 +178,23 @@ def _matrix(
         bits_required=bits_required,
         repeats=repeats,
         quick=quick,
+    )
+
+
+def _sweep(matrix: Matrix, reference: Reference, fix: str) -> Sweep | None:
+    """Return the sweep of what the matrix runs; None where the reference is of a caller's own cases."""
+    if reference.sweep is None:
+        return None
+    model = matrix.model
+    plan = plan_sweep(longest_tokens=max(map(len, reference.ids)), max_rows=DEFAULT_ROWS[model.entry.task])
+    if plan.lengths != tuple(map(len, reference.sweep.ids)):
+        raise ReferenceMissingError(f"{model.name}: the reference was captured for another sweep", fix=fix)
+    return Sweep(
+        model=model,
+        plan=plan.quick() if matrix.quick else plan,
+        reference=reference.sweep,
+        tolerance=matrix.tolerance,
+        bits_required=matrix.bits_required,
     )
 
 
@@ -213,13 +248,11 @@ def _verdict(
     )
 
 
-def _answered(matrix: Matrix, answers: Answers, *, fix: str | None) -> AnswersCheck:
-    """Compare the bits that every case had alone with those of the export."""
-    if answers.case_set_digest != matrix.full_digest:
-        raise ReferenceMissingError(
-            f"{matrix.model.name}: the answers were recorded for another case set",
-            fix=fix or f"samevec export --model {matrix.model.name}",
-        )
+def _answered(matrix: Matrix, sweep: Sweep | None, answers: Answers, *, fix: str) -> AnswersCheck:
+    """Compare the bits that every case had alone, and each row of the sweep, with those of the export."""
+    n_rows = 0 if sweep is None else len(sweep.plan.lengths)
+    if answers.case_set_digest != matrix.full_digest or len(answers.sweep) != n_rows:
+        raise ReferenceMissingError(f"{matrix.model.name}: the answers were recorded for another case set", fix=fix)
     raw = matrix.alone.get(levels_of(matrix.model, matrix.reference)[0].name)
     changed = matrix.numbers if raw is None else changed_answers(answers, raw, matrix.numbers)
     return AnswersCheck(
@@ -228,6 +261,8 @@ def _answered(matrix: Matrix, answers: Answers, *, fix: str | None) -> AnswersCh
         n_compared=len(matrix.numbers),
         changed=tuple(changed),
         processor=cpu_name(),
+        sweep_compared=0 if sweep is None else len(sweep.raw),
+        sweep_changed=() if sweep is None else sweep.changed(answers.sweep),
     )
 
 
@@ -235,14 +270,20 @@ def _gaps(
     matrix: Matrix,
     profile: Profile,
     full: CaseSet,
+    whole: Reference,
     *,
+    sweep: Sweep | None,
     runs: Sequence[GroupingRun],
     rankings: Rankings | None,
     golden: bool,
 ) -> tuple[str, ...]:
     model, reference, cases = matrix.model, matrix.reference, matrix.cases
+    swept_runs, swept_rows = ((), ()) if sweep is None else (sweep.runs, sweep.rows_run)
+    ranked = () if rankings is None or whole.retrieval is None else whole.retrieval.ids
     return (
         *case_gaps(model, reference, cases, runs),
+        *shape_gaps(model, max(map(len, whole.ids)), (*runs, *swept_runs)),
+        *vocabulary_gap(model, (*reference.ids, *swept_rows, *ranked)),
         *(quick_gaps(reference, full, cases, runs) if matrix.quick else ()),
         *repeat_gap(matrix.repeats),
         *ranking_gaps(model, rankings),

@@ -193,6 +193,10 @@ class AnswersCheck:
         Cases with other bits.
     processor : str
         What computed here.
+    sweep_compared : int
+        Rows of the sweep that were compared too.
+    sweep_changed : tuple of int
+        Tokens of those with other bits.
     """
 
     arithmetic: int
@@ -200,15 +204,21 @@ class AnswersCheck:
     n_compared: int
     changed: tuple[int, ...]
     processor: str
+    sweep_compared: int = 0
+    sweep_changed: tuple[int, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence where any bit differs."""
-        if not self.changed:
-            return ()
-        words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
-        where = f"first case {self.changed[0]}, on {self.processor}"
-        return (f"answers: {words}, {where}; samevec parity --bisect names the operator",)
+        """One sentence where any bit differs, for the cases and for the sweep."""
+        found = []
+        if self.changed:
+            words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
+            where = f"first case {self.changed[0]}, on {self.processor}"
+            found.append(f"answers: {words}, {where}; samevec parity --bisect names the operator")
+        if self.sweep_changed:
+            words = f"{len(self.sweep_changed)} of {self.sweep_compared} sweep rows have other bits than at export"
+            found.append(f"answers: {words}, the first of {self.sweep_changed[0]} tokens, on {self.processor}")
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
@@ -218,6 +228,8 @@ class AnswersCheck:
             "n_compared": self.n_compared,
             "changed": list(self.changed),
             "processor": self.processor,
+            "sweep_compared": self.sweep_compared,
+            "sweep_changed": list(self.sweep_changed),
         }
 
 

@@ -24,7 +24,10 @@ from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.compare import compare
 from samevec.parity.probe import Probe
 from samevec.parity.reference.file import read_reference
+from samevec.parity.sweep import capture_sweep, plan_sweep
+from samevec.progress import SilentProgress
 from samevec.runtime.collate import collate
+from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.base import Session
@@ -357,9 +360,9 @@ def test_o23_every_batch_and_length_is_the_oracles(exported: ToyHome, oracle: Or
             same(np.stack(expected)[chosen], found)
 
 
-def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(oracle: Oracle) -> None:
+def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(exported: ToyHome, oracle: Oracle) -> None:
     from samevec.export.graph import sweep_problems  # noqa: PLC0415 - needs the export extra
-    from samevec.progress import SilentProgress  # noqa: PLC0415
+    from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415 - loads torch
 
     class Baked(Session):
         provider = "CPUExecutionProvider"
@@ -370,15 +373,17 @@ def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(oracle: O
             return np.ones((2, 384), dtype=np.float32)
 
     entry = LOCK.model(EMBEDDER)
-    with pytest.raises(SessionRunError, match="invalid dimensions"):
-        sweep_problems(
-            Baked(),
-            oracle.embedder.module,
-            entry,
-            LOCK.tolerance,
-            pad_to_multiple=1,
-            progress=SilentProgress(),
-        )
+    tokenizer_path = artifact_of(exported.path, EMBEDDER).tokenizer_path
+    plan, progress = plan_sweep(longest_tokens=20, max_rows=2), SilentProgress()
+    torch = open_model(entry, TorchSession(oracle.embedder), tokenizer_path=tokenizer_path, pad_token_id=0)
+    reference = capture_sweep(torch, plan, limit=(), progress=progress)
+    found = []
+    for session in (Baked(), TorchSession(oracle.embedder)):
+        model = open_model(entry, session, tokenizer_path=tokenizer_path, pad_token_id=0)
+        found.append(sweep_problems(model, reference, plan, LOCK.tolerance, bits_required=False, progress=progress))
+    assert len(found[0]) == 3
+    assert all("invalid dimensions" in problem for problem in found[0])
+    assert found[1] == []
 
 
 def test_o22_auto_says_which_provider_it_took(exported: ToyHome, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ TORCH = Profile(name="torch", provider="PyTorch", graph_form="none", pad_to_mult
 PAD_TOKENS = {EMBEDDER: 0, RERANKER: 259, BERT: 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Toy:
     """A small model: its snapshot, its modules in PyTorch, its graph, and what PyTorch gives for the cases."""
 

@@ -48,7 +48,7 @@ def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
 
 
 def test_rendering_names_every_grouping() -> None:
-    for verdict in (gate("embed"), gate("rerank", swap_rows)):
+    for verdict in (gate("embed"), gate("rerank", swap_rows), gate("embed", swept=True, quick=True)):
         lines = plain_lines(verdict)
         assert all(any(line.startswith(run.name) for line in lines) for run in verdict.runs)
         assert [line for line in lines if line.startswith("failed: ")] == [f"failed: {f}" for f in verdict.failures]
