@@ -212,7 +212,7 @@ def _bar(start: float, end: float, top: float, bottom: float, count: int, *, fai
 
 
 def _y_axis(y: _LogAxis, *, zero: bool, infinite: bool) -> Markup:
-    ticks = [(10.0**i, _power(i)) for i in y.ticks(most=8)]
+    ticks: list[tuple[float, object]] = [(10.0**i, _power(i)) for i in y.ticks(most=8)]
     ticks += [(0.0, "0")] if zero else []
     ticks += [(math.inf, "inf")] if infinite else []
     parts = []
