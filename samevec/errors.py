@@ -484,7 +484,7 @@ class StaleReceiptError(ParityError):
         super().__init__(message, fix=fix)
 
 
-#: Exit code of a process that ends with an exception of a class (or of its nearest listed base): DESIGN section 7.
+#: Exit code of a process that ends with an exception of a class (or of its nearest listed base).
 EXIT_CODES: dict[type[BaseException], int] = {
     ParityFailedError: 1,
     GraphContractError: 1,

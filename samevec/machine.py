@@ -268,7 +268,7 @@ def allowed_cpus(quota: float | None = None) -> int:
     -------
     int
         At least 1: the smaller of the processor affinity and the quota rounded up. Sizing a pool to the host's cores
-        under a container's quota is what makes latency collapse (CASES O20).
+        under a container's quota is what makes latency collapse.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota() if quota is None else quota

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK_REPEATS", "REPEATS", "run_gate"]
 
-#: How often every cell is computed (DESIGN section 5), and in a quick gate where bits are not required. Where they are,
+#: How often every cell is computed, and in a quick gate where bits are not required. Where they are,
 #: the five quick groupings are repeats of each other: each must give the bits of the first, so that one is enough.
 REPEATS = 3
 QUICK_REPEATS = 2

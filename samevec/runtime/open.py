@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
 
-#: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use (DESIGN section 6).
+#: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use.
 DEFAULT_ROWS = {"embed": 32, "rerank": 64}
 
 

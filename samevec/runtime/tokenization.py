@@ -2,7 +2,7 @@
 
 The tokenizer file's own padding and truncation are switched off once, at load, and never set again: limits are
 arguments of each call. (The reranker's file pads every pair to 8,000 tokens if left as it is, and settings changed on a
-shared tokenizer leak between threads, CASES O16.)
+shared tokenizer leak between threads.)
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Tokenizer:
         max_tokens : int, optional
             Limit for this call, special tokens included; never above the model's own.
         truncate : bool
-            Cut content tokens from the right so that the terminal token stays (CASES O02); False refuses instead.
+            Cut content tokens from the right so that the terminal token stays; False refuses instead.
         field : str
             What the caller calls the texts, for messages.
 

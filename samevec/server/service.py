@@ -600,7 +600,7 @@ def _require_prompt(work: EmbedWork, model: Embedder) -> None:
 
 
 def _require_finite(outputs: NDArray[np.float32]) -> None:
-    """Look a last time before serialisation: JSON would turn NaN into null under status 200 (CASES O07)."""
+    """Look a last time before serialisation: JSON would turn NaN into null under status 200."""
     bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
     if bad.size:
         raise NonFiniteOutputError(bad.tolist())

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "samevec"
 ROOMS = ("export", "parity", "runtime", "server")
 HEAVY = ("torch", "transformers", "optimum", "sentence_transformers", "onnx")
 MAY_IMPORT_TORCH = ("samevec.export", "samevec.parity.reference.pytorch", "samevec.parity.reference.torch_session")
-#: What each room may import of the others (DESIGN section 1); a prefix stands for everything under it.
+#: What each room may import of the others; a prefix stands for everything under it.
 ALLOWED = {
     "runtime": (),
     "parity": ("samevec.runtime",),

@@ -1,4 +1,4 @@
-"""Right graphs asked in a wrong way (FAULTS A6): what lies between the gate and a caller, at load and in a server."""
+"""Right graphs asked in a wrong way: what lies between the gate and a caller, at load and in a server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Graphs and limits wrong where no case is: refused by the sweep at export, and by the gate on the serving machine.
 
-Each would pass a gate without the sweep, which is what FAULTS A2 and A7 say.
+Each would pass a gate without the sweep.
 """
 
 from __future__ import annotations

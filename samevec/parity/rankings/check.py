@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOP", "check_rankings"]
 
-#: Results taken for each query (DESIGN section 5).
+#: Results taken for each query.
 TOP = 100
 
 # Another company for every row than in one sorted call at the default budget.

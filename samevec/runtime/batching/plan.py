@@ -33,7 +33,7 @@ __all__ = [
     "worker_budget_tokens",
 ]
 
-#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096 (DESIGN 6).
+#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096.
 MIN_WORKER_TOKENS = 1024
 MAX_WORKER_TOKENS = 4096
 TOTAL_BUDGET_TOKENS = 2 * MAX_WORKER_TOKENS

@@ -34,7 +34,7 @@ class Profile:
     run_config : mapping of str to str
         ONNX Runtime run configuration entries.
     memory_arena, memory_pattern : bool
-        Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
+        Arena on and pattern off measured best for changing shapes.
     pad_to_multiple : int
         Token axis is padded to a multiple of this.
     bit_identical_groupings : bool
@@ -105,8 +105,8 @@ class Profile:
         }
 
 
-# Threads spin while a run lasts and stop with it. Left to spin on they cost 30 to 50 CPU-ms a query (FINDINGS) and keep
-# an idle machine busy (CASES O20); never spinning costs a wake-up at every operator: 23.1 ms against 19.8 for a pair of
+# Threads spin while a run lasts and stop with it. Left to spin on they cost 30 to 50 CPU-ms a query and keep
+# an idle machine busy; never spinning costs a wake-up at every operator: 23.1 ms against 19.8 for a pair of
 # 16 tokens, with equal CPU time (46 and 45 ms), where 22 layers have 180 operators worth a second thread.
 _SPINNING = {
     "session.intra_op.allow_spinning": "1",
@@ -117,7 +117,7 @@ _SPINNING = {
 #: Run option that gives an arena's surplus back after the run.
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
-# After single runs no cost is visible (FINDINGS). From one microbatch of a job to the next the arena is kept: shrinking
+# After single runs no cost is visible. From one microbatch of a job to the next the arena is kept: shrinking
 # in between cost 3% of CPU time on 100 pairs and, by holes in the heap, 120 MB.
 _SHRINKING_ARENA = {ARENA_SHRINKAGE: "cpu:0"}
 

@@ -166,7 +166,7 @@ class OnnxSession(Session):
             load_cuda_libraries(ort)
         try:
             # The directory is resolved, since some versions refuse external data reached through a linked one; the
-            # graph itself is not, since its data lies beside the link (CASES O21). Fallback off: otherwise a provider
+            # graph itself is not, since its data lies beside the link. Fallback off: otherwise a provider
             # that fails, at load or in any later run, is replaced by the CPU one with nothing but a printed line.
             self._session = ort.InferenceSession(
                 str(graph_path.parent.resolve() / graph_path.name),
