@@ -148,7 +148,7 @@ def process_memory_bytes(status: Path = Path("/proc/self/status")) -> tuple[int,
     -------
     private_bytes : int
         Anonymous pages: what is given back only when the process ends or frees it. Where the kernel does not tell, the
-        pages that nobody else has.
+        pages that no other process has.
     resident_bytes : int
         Those, and pages of files that are mapped here.
 

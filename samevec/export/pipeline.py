@@ -172,7 +172,7 @@ def export_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Export:
-    """One export into one directory that nobody else sees yet."""
+    """One export into a directory that is not published yet."""
 
     entry: LockedModel
     lock: Lock

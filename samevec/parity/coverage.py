@@ -162,7 +162,7 @@ def repeat_gap(repeats: int) -> tuple[str, ...]:
 
 
 def ranking_gaps(model: Embedder | Reranker, rankings: Rankings | None) -> tuple[str, ...]:
-    """Return which rankings nobody looked at; of an embedder's, each prompt and prefix gives others."""
+    """Return which rankings were not compared; of an embedder's, each prompt and prefix gives others."""
     if rankings is None:
         return ("rankings over the retrieval fixture",)
     if not isinstance(model, Embedder):

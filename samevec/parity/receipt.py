@@ -295,7 +295,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes it private; whoever serves may be another user than whoever proved
+        Path(name).chmod(0o644)  # mkstemp makes it private; the serving user may be another than the proving one
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

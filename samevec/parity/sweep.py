@@ -39,7 +39,7 @@ __all__ = ["WIDTHS_AN_OCTAVE", "Sweep", "SweepPlan", "capture_sweep", "plan_swee
 #: Random widths in each octave, from 4 tokens on; in the last, which the longest case cuts short, its share of them.
 WIDTHS_AN_OCTAVE = 6
 _LEAST_TOKENS = 4
-#: Rows of so many tokens run in every number.
+#: Rows of these lengths, in tokens, run in every number.
 _SHORT_TOKENS = (3, 8)
 #: The widths of an octave also run together where none is greater: mostly padding, and more tokens in one run.
 _TOGETHER_TOKENS = 256

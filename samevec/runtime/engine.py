@@ -99,7 +99,7 @@ class Engine:
     memory : MemoryGuard
         Keeps every run within the memory that is there; off unless it knows what a token takes.
     limit : AdaptiveLimit
-        Rows that proved too many; shared by whoever runs through this engine.
+        Rows that proved too many; shared by all callers of this engine.
     clock : callable
         Seconds, monotonic; an argument so that tests can replace it.
     give_back : callable

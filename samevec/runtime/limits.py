@@ -111,7 +111,7 @@ class AdaptiveLimit:
         return max_rows if rows is None else min(max_rows, rows)
 
     def shrink(self, n_rows: int, *, fitting: int = 1) -> None:
-        """Note that so many rows were too many: the limit is now half of them at most, or what is known to fit."""
+        """Note that `n_rows` rows were too many: the limit is now half of them at most, or what is known to fit."""
         with self._lock:
             self._trouble_rows = max(self._trouble_rows, n_rows)
             self._rows = max(fitting, min(n_rows, self._rows or n_rows) // 2)

@@ -36,7 +36,7 @@ _PIECES_PER_CALL = 4
 MAX_UNBROKEN_CHARACTERS = 1 << 20
 
 # Where a text may be cut: after a letter or digit and before what ends a word. Byte-level and WordPiece tokenizers make
-# no token of both; each seam is tried out all the same, on so many characters at either side.
+# no token of both; each seam is tried out all the same, on this number of characters at either side.
 _SEAM = re.compile(r"(?<=[^\W_])(?=[\s.,;:!?\u3001\u3002\uff0c])")
 _TRIED_CHARACTERS = 128
 _LOOK_BACK_CHARACTERS = 2048

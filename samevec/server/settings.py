@@ -43,7 +43,7 @@ class ServedModel:
     bound_to : mapping
         What the receipt is bound to, shown there too.
     reloadable : Reloadable or None
-        With it the model may be unloaded while nobody asks; its engine is then the model's.
+        With it the model may be unloaded while idle; its engine is then the model's.
     probe : Probe or None
         What is asked through the server's own queue at its start, and again every `reprobe_s` of the settings.
     """

@@ -282,7 +282,7 @@ def _place_grades(query: RetrievalQuery) -> dict[int, int]:
 
 
 def _weight_notes(entry: LockedModel) -> list[str]:
-    """Say where the ratings mean nothing; a folder's weights may be trained or not, which nobody here can know."""
+    """Say where the ratings mean nothing; whether a folder's weights are trained cannot be known here."""
     if entry.source.startswith("toy:"):
         return ["rankings: the toy models' weights are generated; the ratings say nothing, only their equality does"]
     if entry.source.startswith("local:"):

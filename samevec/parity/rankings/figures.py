@@ -37,7 +37,7 @@ def order_of(costs: NDArray[Any], *, top: int | None = None) -> list[int]:
     ----------
     costs : ndarray of float, shape (n_items,)
     top : int, optional
-        Keep only so many.
+        Keep only the first N.
     """
     return [int(i) for i in np.argsort(costs, kind="stable")[:top]]
 
@@ -171,7 +171,7 @@ def compare_order(
     Parameters
     ----------
     reference, candidate : sequence of int
-        Items, best first; of equal length, each the first so many of all items.
+        Items, best first; of equal length, each the first N of all items.
     costs : ndarray of float64, shape (n_items,)
         The reference's cost of every item, ranked or not.
     allowance : ndarray of float64, shape (n_items,)

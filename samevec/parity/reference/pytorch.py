@@ -53,7 +53,7 @@ class ReferenceModel:
 
     @property
     def module(self) -> Any:
-        """The transformers model inside, for the export; whoever changes it must be done capturing."""
+        """The transformers model inside, for the export; change it only after capturing."""
         return self.pipeline[0].model
 
     @property

@@ -271,7 +271,7 @@ async def _read_frame(first: bytes, reader: asyncio.StreamReader, received: Rece
 
 
 async def _read_body(n_bytes: int, reader: asyncio.StreamReader, received: Received) -> bytearray:
-    """Read so many bytes; those of a frame that is refused are read too, since the next one comes after them."""
+    """Read N bytes; those of a frame that is refused are read too, since the next one comes after them."""
     body, left_bytes = bytearray(), n_bytes
     refusal: OverloadedError | None = None
     while left_bytes:
@@ -333,7 +333,7 @@ async def _unless_hung_up(
 async def _wait_hung_up(writer: asyncio.StreamWriter) -> None:
     """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing.
 
-    Over TCP the two look alike until the connection is reset: work that nobody waits for then ends with its deadline.
+    Over TCP the two look alike until the connection is reset: work without a waiting client then ends with its deadline.
     """
     poll = None if sys.platform == "win32" else select.poll()
     if poll is not None:
