@@ -51,7 +51,7 @@ class Profile:
     total_budget_tokens : int
         Padded tokens of the whole process; 0 is the general default.
     most_cpu_percent : int
-        Most compute nodes, in percent, that may run on the CPU instead of the provider; 100 where placement is not checked.
+        Most compute nodes, in percent, that may run on the CPU instead of the provider; 100: not checked.
     fallback : str
         Profile that takes over, once proved, when the device has no memory even for one row; empty for none.
     costs : mapping of str to CostModel

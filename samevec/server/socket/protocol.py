@@ -333,7 +333,7 @@ async def _unless_hung_up(
 async def _wait_hung_up(writer: asyncio.StreamWriter) -> None:
     """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing.
 
-    Over TCP the two look alike until the connection is reset: work without a waiting client then ends with its deadline.
+    Over TCP the two look alike until the connection is reset: such work then ends with its deadline.
     """
     poll = None if sys.platform == "win32" else select.poll()
     if poll is not None:
