@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdleModels:
-    """Which models are in use, and since when others are idle. Everything runs in the event loop, but for loading itself.
+    """Which models are in use, and since when others are idle. Runs in the event loop, but for loading itself.
 
     Parameters
     ----------
