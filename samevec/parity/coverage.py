@@ -119,11 +119,9 @@ def vocabulary_gap(model: Embedder | Reranker, rows: Iterable[Sequence[int]]) ->
     """
     n_ids = model.tokenizer.raw.get_vocab_size(with_added_tokens=True)
     n_unread = n_ids - len({i for row in rows for i in row})
-    return (
-        (f"{n_unread} of the {n_ids} token ids ({n_unread / n_ids:.1%}), which no row that ran has",)
-        if n_unread > 0
-        else ()
-    )
+    if n_unread <= 0:
+        return ()
+    return (f"{n_unread} of the {n_ids} token ids ({n_unread / n_ids:.1%}), which no row that ran has",)
 
 
 def _prefix_gap(model: Embedder) -> str:

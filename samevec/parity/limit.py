@@ -56,8 +56,9 @@ def limit_cell(model: Embedder | Reranker, cases: Sequence[LimitCase]) -> Cell:
     Cell
         ``ids/limit``.
     """
+    text = letters(model.entry.max_tokens)
     try:
-        problems = {i: tuple(_problems(model, case)) for i, case in enumerate(cases)}
+        problems = {i: tuple(_problems(model, case, text)) for i, case in enumerate(cases)}
     except InputError as error:
         return Cell(level="ids", grouping="limit", comparison=None, error=f"a case was refused: {error}")
     comparison = Comparison(
@@ -69,11 +70,11 @@ def limit_cell(model: Embedder | Reranker, cases: Sequence[LimitCase]) -> Cell:
     return Cell(level="ids", grouping="limit", comparison=comparison)
 
 
-def _problems(model: Embedder | Reranker, case: LimitCase) -> Iterator[str]:
+def _problems(model: Embedder | Reranker, case: LimitCase, text: str) -> Iterator[str]:
     limit = model.entry.max_tokens
     fits = case.n_tokens <= limit
     outcome = f"must be {'taken' if fits else 'refused'}: the limit is {limit}"
-    text = letters(limit)[: case.n_characters]
+    text = text[: case.n_characters]
     (row,) = _tokenize(model, text, truncate=True)
     if ids_digest(row.ids) != case.digest:
         expected = f"the {min(case.n_tokens, limit)} that PyTorch reads"
