@@ -206,6 +206,7 @@ class _Export:
             files=_digest_files(self.directory, self.progress),
             arithmetic=None if answers is None else answers.arithmetic,
             answers=None if answers is None else answers.digest,
+            lock_entry=entry.facts,
         )
         (self.directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         return manifest

@@ -73,6 +73,13 @@ _OUT_OF_MEMORY_WORDS = (
 )
 
 
+#: What classes of ONNX Runtime's errors mean at load.
+_DAMAGE = {
+    "NoSuchFile": "the graph's file is not there",
+    "InvalidProtobuf": "the graph's file is damaged",
+    "InvalidGraph": "the graph is damaged, or has operators that are not here",
+}
+
 _CORNER_TOKENS = 8
 #: Providers whose arena can be told to give back what no run uses, and its name in ONNX Runtime's run options.
 _DEVICE_ARENAS = {"CUDAExecutionProvider": "gpu:0"}
@@ -216,7 +223,7 @@ class OnnxSession:
             )
         except self._exceptions as error:
             fix = "end what else takes its memory" if _is_out_of_memory(error) else "export it again"
-            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; {fix}") from error
+            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_load_problem(error)}; {fix}") from error
         # Two runs at a time would need the memory of both, and a device would be no faster for it.
         self._turn: Any = threading.Lock() if profile.single_run else nullcontext()
         self._check_provider(profile.provider)
@@ -410,6 +417,14 @@ def _corner(features: Features) -> Features:
 def _is_out_of_memory(error: BaseException) -> bool:
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
+
+
+def _load_problem(error: BaseException) -> str:
+    """Say what is wrong with a graph; the words of ONNX Runtime only where its class of error says nothing."""
+    kind, line = type(error).__name__, _first_line(error)
+    if kind in _DAMAGE:
+        return _DAMAGE[kind]
+    return "its weights are missing, cut, or not those of the graph" if "xternal" in line else line
 
 
 def _first_line(error: BaseException) -> str:
