@@ -236,6 +236,7 @@ def test_o21_missing_or_cut_files_are_named(tmp_path: Path) -> None:
         assert message.startswith(f"{path}: cannot be loaded: ")
         assert message.endswith("; export it again")
         assert "\n" not in message
+        assert "ONNXRuntimeError" not in message  # FAULTS A10
     path = write_graph(tmp_path / "cut data")
     cut_in_half(path.with_name("model.onnx.data"))
     with pytest.raises(SessionLoadError):
