@@ -357,9 +357,11 @@ class Verdict:
         greatest = max((cell.comparison.max_abs for cell in self.cells if cell.comparison), default=0.0)
         same = "" if self.answers is None else f", bits as at export: {self.answers.digest[:19]}"
         same += f", the same bits as under {' and '.join(self.same_bits_as)}" if self.same_bits_as else ""
+        exact = bool(self.cells) and not greatest
+        figure = "0.0, as if the candidate had written the reference" if exact else f"{greatest:.1e}"
         return (
             f"{self.model} ({self.profile}): {name} passed, {len(self.cells)} cells, greatest difference "
-            f"{greatest:.1e}{same}{unwritten}"
+            f"{figure}{same}{unwritten}"
         )
 
     def to_dict(self) -> dict[str, Any]:

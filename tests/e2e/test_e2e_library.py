@@ -192,7 +192,8 @@ def test_no_open_gate_no_model(content: dict[str, Any] | None, kind: type[Parity
     with pytest.raises(kind) as refused:
         samevec.load_embedder(EMBEDDER, lock="toy", home=home)
     assert str(refused.value).startswith(f"{EMBEDDER}: {words}")
-    assert refused.value.fix == f"samevec parity --model {EMBEDDER} --profile cpu --lock toy --home {home}"
+    verb = "export" if kind is ParityFailedError else "parity"
+    assert refused.value.fix == f"samevec {verb} --model {EMBEDDER} --profile cpu --lock toy --home {home}"
 
 
 def test_a_changed_file_is_refused_before_loading(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from e2e_tools import pass_twenty_quick_gates
 from labelled_search import NOTES, QUESTIONS
 
 import samevec
@@ -75,6 +76,10 @@ def sentence_transformer() -> Any:
 def test_the_package_has_the_locked_weights() -> None:
     for file in EMBEDDER.files:
         assert sha256_file(WEIGHTS / file.path) == file.sha256, file.path
+
+
+def test_twenty_quick_gates_in_a_row_pass_with_the_same_answers(home: Path) -> None:
+    pass_twenty_quick_gates(open_candidate(EMBEDDER, profile="cpu", home=home))
 
 
 def ranked(questions: NDArray[np.float32], notes: NDArray[np.float32]) -> list[list[int]]:
