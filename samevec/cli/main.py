@@ -15,6 +15,7 @@ from rich.console import Console
 
 from samevec._version import __version__
 from samevec.cli.config_file import read_config
+from samevec.cli.outcome import GateOutcome
 from samevec.cli.terminal import make_progress
 from samevec.errors import ConfigError, SamevecError, exit_code
 from samevec.hints import Commands
@@ -155,11 +156,6 @@ def _show_failures(verdict: Verdict) -> None:
         _say(f"{verdict.model}: {verdict.receipt_problem}")
 
 
-def _gate_code(*, passed: bool, problems: Sequence[str]) -> int:
-    """Return the exit code of a gate: that it failed goes before anything that could not be written."""
-    return 1 if not passed else 3 if problems else 0
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="samevec")
 def cli() -> None:
@@ -196,18 +192,15 @@ class _Request:
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
         entries = _entries(lock, self.models)
         profile = _resolved(self.profile, entries, self.home_path, "export")
-        verdicts: list[Verdict] = []
+        verdicts, outcome = [], GateOutcome(_say)
         for entry in entries:
             self._export(entry, lock, profile, progress)
             candidate = open_candidate(entry, profile=profile, home=self.home_path, commands=self.commands)
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
-            (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
+            outcome.add(verdicts[-1], _show_failures if self.as_json else _show_verdict)
         if self.as_json:
-            _print_json([verdict.to_dict() for verdict in verdicts])
-        return _gate_code(
-            passed=all(verdict.passed for verdict in verdicts),
-            problems=[verdict.receipt_problem for verdict in verdicts if verdict.receipt_problem],
-        )
+            outcome.attempt("the JSON document", lambda: _print_json([verdict.to_dict() for verdict in verdicts]))
+        return outcome.exit_code
 
     def _export(self, entry: LockedModel, lock: Lock, profile: str, progress: Progress) -> None:
         from samevec.export.pipeline import export_model  # noqa: PLC0415  only exports need it
@@ -271,15 +264,10 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
     if bisect:
         return run_bisect(plan, say=click.echo)
     show = _show_failures if as_json else _show_verdict
-    report, problems = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
-    code = _gate_code(passed=report["passed"], problems=problems)
-    try:
-        if as_json:
-            _print_json(report["models"])
-    except OSError as error:
-        _say(f"samevec: the JSON document could not be written: {error}")
-        return code or 3
-    return code
+    report, outcome = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
+    if as_json:
+        outcome.attempt("the JSON document", lambda: _print_json(report["models"]))
+    return outcome.exit_code
 
 
 @cli.command()

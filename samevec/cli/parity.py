@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
+from samevec.cli.outcome import GateOutcome
 from samevec.errors import ConfigError
 from samevec.gate import prove
 from samevec.load import binding_of, open_candidate, reference_of
@@ -64,7 +65,7 @@ def run_parity(
     show: Callable[[Verdict], None],
     say: Callable[[str], None],
     now: Callable[[], datetime] = _now,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], GateOutcome]:
     """Run the gate for every model of a plan and write what was asked for.
 
     Parameters
@@ -82,9 +83,8 @@ def run_parity(
     -------
     report : dict
         See :func:`samevec.parity.report.files.report_record`.
-    problems : list of str
-        What could not be written, receipts among it; said already. No problem of writing keeps another model from
-        being judged, or changes an outcome.
+    outcome : GateOutcome
+        What could not be written was said, and kept no other model from being judged.
 
     Raises
     ------
@@ -98,40 +98,22 @@ def run_parity(
         require_torch()
     older = None if plan.compare is None else read_older(plan.compare)
     _prepare_outputs(plan)
-    attempt = _Attempts(say)
+    outcome = GateOutcome(say)
     models = []
     for entry in plan.entries:
         verdict, record = _prove_one(entry, plan, progress=progress, now=now)
         models.append(record)
-        attempt.problems += [verdict.receipt_problem] if verdict.receipt_problem else []
-        attempt("the verdict", functools.partial(show, verdict))
+        outcome.add(verdict, show)
         for line in () if older is None else moved_lines(older, record):
             say(line)
     report = report_record(models, created_at=now().isoformat(timespec="seconds"), reference=plan.reference)
     if any(model["passed"] and not model["same_bits_as"] for model in models if model["quick"]):
         say("quick: some of the cases and groupings. No receipt was written for what passed; samevec parity writes it")
-    if plan.report is not None and attempt("--report", functools.partial(write_report, plan.report, report)):
+    if plan.report is not None and outcome.attempt("--report", functools.partial(write_report, plan.report, report)):
         say(f"report {plan.report / PAGE_NAME}")
     if plan.junit is not None:
-        attempt("--junit", functools.partial(write_junit, plan.junit, report))
-    return report, attempt.problems
-
-
-class _Attempts:
-    """Tries what writes, says what did not work, and goes on: the outcome is the gate's alone."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.problems: list[str] = []
-        self._say = say
-
-    def __call__(self, what: str, write: Callable[[], object]) -> bool:
-        try:
-            write()
-        except OSError as error:
-            self.problems.append(f"{what} could not be written: {error.strerror or error}")
-            self._say(f"samevec: {self.problems[-1]}")
-            return False
-        return True
+        outcome.attempt("--junit", functools.partial(write_junit, plan.junit, report))
+    return report, outcome
 
 
 def run_selftest(*, say: Callable[[str], None]) -> int:
