@@ -305,3 +305,14 @@ def test_d9_an_older_report_is_compared_and_read_before_it_is_written_over(
     done = cli(*flags(home, "--compare", tmp_path / "report" / "index.html"))
     assert done.code == 2
     assert "neither a report nor a receipt" in done.complaints[0]
+
+
+def test_a10_serve_prove_that_fails_names_the_cause_first_and_the_export(home: Path, cli: Cli) -> None:
+    break_weights(home)
+    shutil.rmtree(artifact_of(home, RERANKER).receipts_path)
+    done = cli("serve", "--lock", "toy", "--home", home, "--model", RERANKER, "--port", 0, "--prove")
+    assert done.code == 3
+    (complaint,) = done.complaints
+    assert f"{RERANKER}: parity failed here: logits/alone: " in complaint
+    assert complaint.endswith(f"run: samevec export --model {RERANKER} --profile cpu --lock toy --home {home}")
+    assert gate(home) == "failed"
