@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import TYPE_CHECKING
 
@@ -138,23 +137,6 @@ def baseline() -> TorchBaseline:
 def test_what_pytorch_moved_itself_is_read_as_written(tmp_path: Path) -> None:
     write_reference(tmp_path / "r", dataclasses.replace(reference(), torch_baseline=baseline()))
     assert read_reference(tmp_path / "r").torch_baseline == baseline()
-
-
-def test_a_file_of_before_it_was_captured_is_read_without(tmp_path: Path) -> None:
-    path = tmp_path / "r"
-    write_reference(path, reference())
-    content = path.read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    metadata = json.loads(header["__metadata__"]["samevec"])
-    assert metadata.pop("torch_baseline") is None
-    metadata["reference_version"] = 2
-    header["__metadata__"]["samevec"] = json.dumps(metadata)
-    older = json.dumps(header).encode()
-    path.write_bytes(len(older).to_bytes(8, "little") + older + content[8 + length :])
-    read = read_reference(path)
-    assert read.torch_baseline is None
-    assert read.ids == reference().ids
 
 
 @pytest.mark.parametrize("record", ['{\\"groupings\\":[{}]}', "7", '{\\"groupings\\":[7]}'])

@@ -32,9 +32,7 @@ __all__ = [
     "write_reference",
 ]
 
-#: 2 since it holds the retrieval fixture's rows, 3 since it says what PyTorch's own batches move.
 REFERENCE_VERSION = 3
-_READABLE_VERSIONS = (2, 3)
 
 # One key: the library writes several in an order that changes from run to run, and with it the file's digest.
 _METADATA_KEY = "samevec"
@@ -114,7 +112,7 @@ class Reference:
     retrieval : RetrievalReference or None
         None only where somebody compares cases of their own; a file has it.
     torch_baseline : TorchBaseline or None
-        PyTorch against itself; None in files of version 2.
+        PyTorch against itself; an export always measures it.
     """
 
     model: str
@@ -225,7 +223,7 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
         with safe_open(path, framework="numpy") as file:
             metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
             version = metadata.pop("reference_version")
-            if version in _READABLE_VERSIONS:
+            if version == REFERENCE_VERSION:
                 names = [prefix + name for prefix in ("", _RETRIEVAL) for name in _TENSORS]
                 return _from_tensors(metadata, {name: file.get_tensor(name) for name in names})
     except FileNotFoundError as error:
@@ -239,7 +237,7 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
 
 def _from_tensors(metadata: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Reference:
     retrieval = RetrievalReference(fixture_digest=metadata.pop("fixture_digest"), **_rows(tensors, _RETRIEVAL))
-    record = metadata.pop("torch_baseline", None)
+    record = metadata.pop("torch_baseline")
     baseline = None if record is None else TorchBaseline.from_dict(record)
     return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval, torch_baseline=baseline)
 
