@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from samevec.cli.live_reference import compute_live, require_torch
 from samevec.errors import ConfigError
 from samevec.gate import prove
 from samevec.load import binding_of, open_candidate, reference_of
@@ -15,7 +16,6 @@ from samevec.native.library import load_library
 from samevec.native.selftest import differing_kernels
 from samevec.parity.bisect import bisect
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.reference.live import compute_live, require_torch
 from samevec.parity.report.files import clear_report, report_record, write_junit, write_report
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
