@@ -99,9 +99,11 @@ def test_many_clients(exported: ToyHome, tmp_path: Path) -> None:
             assert tally.faults == []
             assert tally.statuses[200] + tally.statuses[429] == tally.sent == N_CLIENTS * N_REQUESTS + N_CONNECTIONS
         assert readings[2] <= 1.05 * readings[0], readings
-        burst = asyncio.run(connect(known, server.url, path, N_BURST))
-        assert burst.faults == []
-        assert burst.statuses[200] + burst.statuses[429] == N_BURST
-        readings.append(asyncio.run(private_bytes_at_rest(server, looks=14)))
-        assert readings[3] <= 1.1 * readings[2], readings
+        for _ in range(2):
+            burst = asyncio.run(connect(known, server.url, path, N_BURST))
+            assert burst.faults == []
+            assert burst.statuses[200] + burst.statuses[429] == N_BURST
+            readings.append(asyncio.run(private_bytes_at_rest(server, looks=14)))
+        assert readings[3] <= 1.3 * readings[2], readings  # Python's allocator keeps what 1,000 requests at once took
+        assert readings[4] <= 1.05 * readings[3], readings
         assert server.stop() == 0
