@@ -16,7 +16,7 @@ from samevec.machine import allowed_cpus
 
 __all__ = ["GFLOP_PER_TOKEN", "ceiling_fraction", "measure_ceiling"]
 
-#: Linear layers alone, 2 x weights: 440 M weights of the embedder, 110 M of the reranker (FINDINGS).
+#: Linear layers alone, 2 x weights: 440 M weights of the embedder, 110 M of the reranker.
 GFLOP_PER_TOKEN = {"embed": 0.88, "rerank": 0.22}
 # Rows, inner and columns, of the models' own order of size; the best median is the ceiling: what is sustained,
 # not what once was lucky.

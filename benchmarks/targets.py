@@ -1,4 +1,4 @@
-"""The target table of FINDINGS, as far as rows of one run can answer it. Pure."""
+"""Targets of ratios between systems, as far as rows of one run can answer them. Pure."""
 
 from __future__ import annotations
 

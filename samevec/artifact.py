@@ -111,7 +111,7 @@ class Manifest:
     """The record in ``manifest.json``; its bytes' digest is the artifact's digest.
 
     ``arithmetic`` and ``answers`` are a native graph's: the library's number, and the digest of the bits that every
-    built-in case gave (:class:`samevec.parity.answers.Answers`).
+    built-in case gave (:class:`samevec.parity.answers.Answers`). ``lock_entry`` is what ``lock_entry_digest`` is of.
     """
 
     model: str
@@ -126,10 +126,13 @@ class Manifest:
     files: Mapping[str, FileDigest]
     arithmetic: int | None = None
     answers: str | None = None
+    lock_entry: Mapping[str, Any] | None = None
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes of ``manifest.json``."""
         record: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        if self.lock_entry is None:
+            del record["lock_entry"]
         record["graph"] = {name: getattr(self.graph, name) for name in self.graph.__slots__}
         record["tokenizer"] = {name: getattr(self.tokenizer, name) for name in self.tokenizer.__slots__}
         record["files"] = {p: {"size_bytes": f.size_bytes, "sha256": f.sha256} for p, f in self.files.items()}
@@ -264,9 +267,22 @@ def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Com
     for artifact in candidates:
         if artifact.manifest.lock_entry_digest == entry.digest:
             return artifact
-    reason = "the lock entry has changed since the export" if candidates else f"nothing exported under {home}"
+    reason = _entry_changes(candidates[0].manifest, entry) if candidates else f"nothing exported under {home}"
     fix = (commands or Commands(home=home)).export(entry.name, profile, source=entry.source)
     raise ArtifactMissingError(entry.name, profile, reason=reason, fix=fix)
+
+
+def _entry_changes(manifest: Manifest, entry: LockedModel) -> str:
+    """Say what differs between the entry that was exported and the one of now; long values by their name alone."""
+    old, new = manifest.lock_entry or {}, entry.facts
+    changed = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)] if old else []
+    words = [
+        f"{name} {old.get(name, 'unset')} -> {new.get(name, 'unset')}"
+        if all(isinstance(one.get(name, ""), (str, int)) for one in (old, new))
+        else name
+        for name in changed
+    ]
+    return "the lock entry has changed since the export" + (f": {', '.join(words)}" if words else "")
 
 
 def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:

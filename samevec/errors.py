@@ -94,6 +94,11 @@ __all__ = [
 class SamevecError(Exception):
     """Base of every exception samevec raises on purpose."""
 
+    @property
+    def without_advice(self) -> str:
+        """The message, without a command that the gate itself would be."""
+        return str(self)
+
 
 class ConfigError(SamevecError):
     """A flag, setting or settings file is wrong."""
@@ -418,9 +423,13 @@ class NonFiniteOutputError(InferenceError):
     def __init__(self, indices: Sequence[int], *, what: str = "not finite") -> None:
         self.indices = tuple(indices)
         shown = ", ".join(str(i) for i in self.indices[:5])
-        super().__init__(
-            f"the output for item {shown} is {what}; it was withheld. Run `samevec parity` on this machine"
-        )
+        self._problem = f"the output for item {shown} is {what}; it was withheld"
+        super().__init__(f"{self._problem}. Run `samevec parity` on this machine")
+
+    @property
+    def without_advice(self) -> str:
+        """What happened alone."""
+        return self._problem
 
 
 class ParityError(SamevecError):
@@ -475,7 +484,7 @@ class StaleReceiptError(ParityError):
         super().__init__(message, fix=fix)
 
 
-#: Exit code of a process that ends with an exception of a class (or of its nearest listed base): DESIGN section 7.
+#: Exit code of a process that ends with an exception of a class (or of its nearest listed base).
 EXIT_CODES: dict[type[BaseException], int] = {
     ParityFailedError: 1,
     GraphContractError: 1,

@@ -45,9 +45,9 @@ class Commands:
             folder = ["--from", "DIR"]  # only the caller knows where it is
         return shlex.join(["samevec", "export", *self._arguments(model, profile), *folder])
 
-    def parity(self, model: str, profile: str) -> str:
-        """Return the command that runs the gate for a model."""
-        return shlex.join(["samevec", "parity", *self._arguments(model, profile)])
+    def parity(self, model: str, profile: str, *, quick: bool = False) -> str:
+        """Return the command that runs the gate for a model, or the quick one."""
+        return shlex.join(["samevec", "parity", *self._arguments(model, profile), *(["--quick"] if quick else [])])
 
     def _arguments(self, model: str, profile: str) -> list[str]:
         arguments = ["--model", model, "--profile", profile]

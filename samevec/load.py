@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import tokenizers
+
 from samevec._version import __version__
 from samevec.artifact import Artifact, file_marks, find_artifact, verify_artifact
 from samevec.digest import digest_json
@@ -19,7 +22,8 @@ from samevec.machine import allowed_cpus, give_back_memory
 from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.probe import Probe, require_probe
+from samevec.parity.code_digest import code_files
+from samevec.parity.probe import Probe, probed_share, require_probe
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference.file import read_reference
@@ -40,11 +44,12 @@ if TYPE_CHECKING:
     from samevec.parity.answers import Answers
     from samevec.parity.reference.file import Reference
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = [
     "Candidate",
     "binding_of",
+    "fix_of",
     "load_embedder",
     "load_reranker",
     "open_candidate",
@@ -70,6 +75,8 @@ class Candidate:
     home : Path
     commands : Commands
         Writes what messages tell people to run.
+    probe : Probe or None
+        What the model was asked before it was given out; None where no gate was asked.
     """
 
     model: Embedder | Reranker
@@ -78,6 +85,7 @@ class Candidate:
     profile: Profile
     home: Path
     commands: Commands
+    probe: Probe | None = None
 
     @property
     def answers(self) -> Answers | None:
@@ -265,9 +273,12 @@ def binding_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: P
         provider=profile.provider,
         provider_options=dict(profile.provider_options),
         session_options=profile.session_options() | _library_options(profile),
-        onnxruntime_version=onnxruntime_version(),
         device=device_name(profile.provider),
         samevec_version=__version__,
+        onnxruntime_version=onnxruntime_version(),
+        tokenizers_version=tokenizers.__version__,
+        numpy_version=np.__version__,
+        code=code_files(),
     )
 
 
@@ -292,6 +303,17 @@ def state_of(entry: LockedModel, artifact: Artifact, profile: Profile, home: Pat
     return gate_state(receipt_directories(artifact, home), binding_of(entry, artifact, profile, home))
 
 
+def fix_of(state: GateState, entry: LockedModel, profile: Profile, commands: Commands) -> str:
+    """Return the one command that mends a state that is not ``passed``.
+
+    What has failed fails again, so that only another export helps. Where nothing but libraries has changed and bits are
+    held against those of the export, a quick gate is enough.
+    """
+    if state.state == "failed":
+        return commands.export(entry.name, profile.name, source=entry.source)
+    return commands.parity(entry.name, profile.name, quick=bool(state.libraries) and profile.is_native)
+
+
 def open_proved(
     entry: LockedModel,
     *,
@@ -309,7 +331,7 @@ def open_proved(
     ----------
     entry : LockedModel
     tolerance : Tolerance
-        For the probe: a few rows compared with the reference at every start.
+        For the probe: a few calls compared with the reference at every start.
     profile, home, commands, token_budget, n_threads, workers
         As for :func:`open_candidate`.
 
@@ -331,10 +353,11 @@ def open_proved(
         n_threads=n_threads,
         workers=workers,
     )
-    fix = commands.parity(entry.name, profile)
-    require_probe(candidate.model, reference_of(candidate), tolerance=tolerance, fix=fix, answers=candidate.answers)
+    model, probe = candidate.model, probe_of(candidate, tolerance)
+    require_probe(model, probe)
     give_back_memory()  # what was read to load it, and is done with
-    return _with_fallback(candidate, tolerance)
+    model = replace(model, engine=probed_share(model, probe))
+    return _with_fallback(replace(candidate, model=model, probe=probe), tolerance)
 
 
 def _with_fallback(candidate: Candidate, tolerance: Tolerance) -> Candidate:
@@ -369,19 +392,27 @@ def require_open_gate(entry: LockedModel, *, profile: str, home: Path, commands:
     settings = get_profile(profile)
     require_provider(settings)
     artifact = find_artifact(home, entry, profile, commands=commands)
-    fix = commands.parity(entry.name, profile)
-    require_passed(state_of(entry, artifact, settings, home), model=entry.name, fix=fix)
+    state = state_of(entry, artifact, settings, home)
+    require_passed(state, model=entry.name, fix=fix_of(state, entry, settings, commands))
 
 
 def probe_of(candidate: Candidate, tolerance: Tolerance) -> Probe:
-    """Return the probe of a candidate, to be computed again while it is served.
+    """Choose what a candidate is asked at every start.
 
     Raises
     ------
     ReferenceMissingError
         Its reference or its answers are not there or not readable.
     """
-    return Probe.of(candidate.model, reference_of(candidate), tolerance=tolerance, answers=candidate.answers)
+    entry = candidate.entry
+    return Probe.of(
+        entry,
+        reference_of(candidate),
+        builtin_cases(entry.task, prompts=entry.prompts),
+        tolerance=tolerance,
+        answers=candidate.answers,
+        fix=candidate.commands.parity(entry.name, candidate.profile.name),
+    )
 
 
 def reference_of(candidate: Candidate) -> Reference:

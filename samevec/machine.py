@@ -145,7 +145,7 @@ def process_memory_bytes(status: Path = Path("/proc/self/status")) -> tuple[int,
     -------
     private_bytes : int
         Anonymous pages: what is given back only when the process ends or frees it. Where the kernel does not tell, the
-        pages that nobody else has.
+        pages that no other process has.
     resident_bytes : int
         Those, and pages of files that are mapped here.
 
@@ -258,7 +258,7 @@ def allowed_cpus(quota: float | None = None) -> int:
     -------
     int
         At least 1: the smaller of the processor affinity and the quota rounded up. Sizing a pool to the host's cores
-        under a container's quota is what makes latency collapse (CASES O20).
+        under a container's quota is what makes latency collapse.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota() if quota is None else quota

@@ -1,4 +1,4 @@
-"""Directories that are written beside their final name: locked by whoever writes them, cleared when that one died.
+"""Directories that are written beside their final name: locked while they are written, cleared when their writer died.
 
 A rename then gives them their name, so that whatever kills the writer, the name never stands for half of something.
 """
@@ -39,7 +39,7 @@ def unfinished_directory(parent: Path) -> Iterator[Path]:
         Gone afterwards if :func:`put_in_place` has not renamed it.
     """
     with ExitStack() as held:
-        with _locked(parent / _LOCK_NAME):  # so that nobody clears it before it is locked
+        with _locked(parent / _LOCK_NAME):  # so that no other process clears it before it is locked
             _clear_abandoned(parent)
             directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             held.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -62,7 +62,7 @@ def put_in_place(directory: Path, final: Path, *, is_intact: Callable[[Path], bo
     """
     for path in (*directory.iterdir(), directory):
         _sync(path)
-    directory.chmod(0o755)  # mkdtemp makes it owner-only; its files may be read by whoever may read their home
+    directory.chmod(0o755)  # mkdtemp makes it owner-only; its files may be read by all who may read their home
     with _locked(final.parent / _LOCK_NAME):
         if final.exists():
             if is_intact(final):

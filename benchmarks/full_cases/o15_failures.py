@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.full_cases.asking import ask, embed
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from benchmarks.full_cases.bench import Bench
-    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
 
     Array = NDArray[np.float32]
@@ -22,22 +22,20 @@ if TYPE_CHECKING:
 __all__ = ["o15"]
 
 
-class _Poisoned:
+class _Poisoned(Session):
     """A session that fails whenever one row is among those it is given, or always."""
 
     def __init__(self, session: Any, poison: tuple[int, ...]) -> None:
         self._session, self._poison = session, poison
         self.broken = False
-        self.provider, self.provider_options = session.provider, session.provider_options
 
-    def run(self, features: Features) -> Array:
-        self._look(features)
-        found: Array = self._session.run(features)
-        return found
+    @property
+    def provider(self) -> str:
+        return str(self._session.provider)
 
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> Array:
+    def run(self, features: Features, **how: Any) -> Array:
         self._look(features)
-        found: Array = self._session.run_cancellable(features, cancel)
+        found: Array = self._session.run(features, **how)
         return found
 
     def _look(self, features: Features) -> None:

@@ -38,7 +38,7 @@ def read_config(path: Path, options: Sequence[click.Option]) -> dict[str, Any]:
 
     Notes
     -----
-    Relative paths are taken from the file's folder: where a service manager starts the process is nobody's choice.
+    Relative paths are taken from the file's folder: a service manager's working directory is not the user's choice.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

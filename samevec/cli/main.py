@@ -15,6 +15,7 @@ from rich.console import Console
 
 from samevec._version import __version__
 from samevec.cli.config_file import read_config
+from samevec.cli.outcome import GateOutcome
 from samevec.cli.terminal import make_progress
 from samevec.errors import ConfigError, SamevecError, exit_code
 from samevec.hints import Commands
@@ -151,6 +152,8 @@ def _show_failures(verdict: Verdict) -> None:
 
     for line in failure_lines(verdict):
         _say(f"{verdict.model}: {line}")
+    if verdict.receipt_problem:
+        _say(f"{verdict.model}: {verdict.receipt_problem}")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -189,15 +192,15 @@ class _Request:
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
         entries = _entries(lock, self.models)
         profile = _resolved(self.profile, entries, self.home_path, "export")
-        verdicts = []
+        verdicts, outcome = [], GateOutcome(_say)
         for entry in entries:
             self._export(entry, lock, profile, progress)
             candidate = open_candidate(entry, profile=profile, home=self.home_path, commands=self.commands)
             verdicts.append(prove(candidate, tolerance=lock.tolerance, progress=progress))
-            (_show_failures if self.as_json else _show_verdict)(verdicts[-1])
+            outcome.add(verdicts[-1], _show_failures if self.as_json else _show_verdict)
         if self.as_json:
-            _print_json([verdict.to_dict() for verdict in verdicts])
-        return 0 if all(verdict.passed for verdict in verdicts) else 1
+            outcome.attempt("the JSON document", lambda: _print_json([verdict.to_dict() for verdict in verdicts]))
+        return outcome.exit_code
 
     def _export(self, entry: LockedModel, lock: Lock, profile: str, progress: Progress) -> None:
         from samevec.export.pipeline import export_model  # noqa: PLC0415  only exports need it
@@ -229,13 +232,18 @@ def export(**flags: Any) -> int:
 @_running_profile_option
 @_lock_option
 @_home_option
-@option("--quick", is_flag=True, help="Some of the cases and groupings; writes no receipt when they pass.")
+@option(
+    "--quick",
+    is_flag=True,
+    help="Some of it; no receipt where it passes, unless only libraries changed.",
+)
 @option("--selftest", is_flag=True, help="No model: the native library's kernels beside their hashes; two seconds.")
 @option("--bisect", is_flag=True, help="Every node's output of three cases beside the export's: which one differs.")
 @option("--reference", type=click.Choice(["stored", "live"]), default="stored", help="live: PyTorch again beside it.")
 @_from_option
 @option("--report", type=_PathType(file_okay=False), metavar="DIR", help="Write index.html and report.json here.")
 @option("--junit", type=_PathType(dir_okay=False), metavar="FILE", help="Write JUnit XML, one test case a cell.")
+@option("--compare", type=_PathType(dir_okay=False), metavar="FILE", help="Older report or receipt: say what moved.")
 @_json_option
 def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_json: bool, **flags: Any) -> int:
     """Compare exported models with their PyTorch reference on this machine and write receipts.
@@ -256,10 +264,10 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
     if bisect:
         return run_bisect(plan, say=click.echo)
     show = _show_failures if as_json else _show_verdict
-    report = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
+    report, outcome = run_parity(plan, progress=make_progress(_err), show=show, say=_say)
     if as_json:
-        _print_json(report["models"])
-    return 0 if report["passed"] else 1
+        outcome.attempt("the JSON document", lambda: _print_json(report["models"]))
+    return outcome.exit_code
 
 
 @cli.command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from samevec.cli.live_reference import compute_live, require_torch
+from samevec.cli.outcome import GateOutcome
 from samevec.errors import ConfigError
 from samevec.gate import prove
 from samevec.load import binding_of, open_candidate, reference_of
@@ -16,7 +18,8 @@ from samevec.native.library import load_library
 from samevec.native.selftest import differing_kernels
 from samevec.parity.bisect import bisect
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.report.files import clear_report, report_record, write_junit, write_report
+from samevec.parity.report.files import PAGE_NAME, clear_report, report_record, write_junit, write_report
+from samevec.parity.report.moved import moved_lines, read_older
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
 from samevec.runtime.sessions.onnx import OnnxSession
@@ -48,6 +51,7 @@ class ParityPlan:
     reference: Literal["stored", "live"] = "stored"
     report: Path | None = None
     junit: Path | None = None
+    compare: Path | None = None
 
 
 def _now() -> datetime:
@@ -61,7 +65,7 @@ def run_parity(
     show: Callable[[Verdict], None],
     say: Callable[[str], None],
     now: Callable[[], datetime] = _now,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], GateOutcome]:
     """Run the gate for every model of a plan and write what was asked for.
 
     Parameters
@@ -77,30 +81,39 @@ def run_parity(
 
     Returns
     -------
-    dict
-        The report, see :func:`samevec.parity.report.files.report_record`.
+    report : dict
+        See :func:`samevec.parity.report.files.report_record`.
+    outcome : GateOutcome
+        What could not be written was said, and kept no other model from being judged.
 
     Raises
     ------
     ConfigError
-        A report cannot be written where it was asked for, or torch is needed and not installed: found before any
-        model is loaded.
+        A report cannot be written where it was asked for, the older one is none, or torch is needed and not
+        installed: found before any model is loaded.
     ArtifactError, ReferenceMissingError, InferenceError
         A model is not exported, damaged, or cannot be loaded; then no report is written.
     """
     if plan.reference == "live":
         require_torch()
+    older = None if plan.compare is None else read_older(plan.compare)
     _prepare_outputs(plan)
-    models = [_prove_one(entry, plan, progress=progress, show=show, now=now) for entry in plan.entries]
+    outcome = GateOutcome(say)
+    models = []
+    for entry in plan.entries:
+        verdict, record = _prove_one(entry, plan, progress=progress, now=now)
+        models.append(record)
+        outcome.add(verdict, show)
+        for line in () if older is None else moved_lines(older, record):
+            say(line)
     report = report_record(models, created_at=now().isoformat(timespec="seconds"), reference=plan.reference)
-    if plan.quick:
+    if any(model["passed"] and not model["same_bits_as"] for model in models if model["quick"]):
         say("quick: some of the cases and groupings. No receipt was written for what passed; samevec parity writes it")
-    if plan.report is not None:
-        page, _ = write_report(plan.report, report)
-        say(f"report {page}")
+    if plan.report is not None and outcome.attempt("--report", functools.partial(write_report, plan.report, report)):
+        say(f"report {plan.report / PAGE_NAME}")
     if plan.junit is not None:
-        write_junit(plan.junit, report)
-    return report
+        outcome.attempt("--junit", functools.partial(write_junit, plan.junit, report))
+    return report, outcome
 
 
 def run_selftest(*, say: Callable[[str], None]) -> int:
@@ -192,10 +205,9 @@ def _prove_one(
     plan: ParityPlan,
     *,
     progress: Progress,
-    show: Callable[[Verdict], None],
     now: Callable[[], datetime],
-) -> dict[str, Any]:
-    """Run the gate for one model; give its verdict's record with what the verdict is bound to."""
+) -> tuple[Verdict, dict[str, Any]]:
+    """Run the gate for one model; give its verdict, and the record of it with what it is bound to."""
     candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
     stored = reference_of(candidate)
     tolerance = plan.lock.tolerance
@@ -210,12 +222,10 @@ def _prove_one(
         progress=progress,
         now=now,
     )
-    show(verdict)
     record = verdict.to_dict()
     record["binding"] = binding_of(entry, candidate.artifact, candidate.profile, plan.home).to_dict()
-    record["reference_toolchain"] = dict(stored.toolchain)
     if live is not None:
         record["live_toolchain"] = dict(live.rows.toolchain)
         baseline = live.baseline(stored, candidate, tolerance=tolerance, progress=progress)
         record["baseline_verdict"] = baseline.to_dict()
-    return record
+    return verdict, record

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from samevec.artifact import find_artifact
-from samevec.errors import ArtifactError, NotReadyError, ParityError
+from samevec.errors import ArtifactError, NotReadyError, ParityError, ParityFailedError
 from samevec.gate import prove
-from samevec.load import open_candidate, open_proved, probe_of, require_open_gate, state_of
+from samevec.load import open_candidate, open_proved, require_open_gate, state_of
 from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.reloadable import Reloadable
@@ -217,9 +217,9 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         artifact_digest=candidate.artifact.digest,
         answers=candidate.artifact.manifest.answers,
         receipt_created_at=None if receipt is None else receipt.created_at,
-        bound_to={} if receipt is None else receipt.binding.to_dict(),
+        bound_to={} if receipt is None else receipt.binding.facts(),
         reloadable=reloadable,
-        probe=probe_of(candidate, plan.lock.tolerance) if plan.reprobe_s else None,
+        probe=candidate.probe,
     )
 
 
@@ -241,11 +241,16 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
     state = state_of(entry, artifact, get_profile(plan.profile), plan.home)
     if state.state == "passed":
         return
-    progress.note(f"{entry.name}: parity {state.words}; running the gate")
+    progress.note(f"{entry.name}: parity {state.summary}; running the gate")
     candidate = open_candidate(
         entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
     )
-    prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
+    verdict = prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
+    if not verdict.passed:  # said here, whatever became of its receipt
+        fix = plan.commands.export(entry.name, plan.profile, source=entry.source)
+        raise ParityFailedError(f"{entry.name}: parity failed here: {'; '.join(verdict.failures[:3])}", fix=fix)
+    if verdict.receipt_problem:
+        progress.note(f"{entry.name}: {verdict.receipt_problem}")
 
 
 def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:

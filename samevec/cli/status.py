@@ -10,7 +10,7 @@ from rich.text import Text
 
 from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError
-from samevec.load import state_of
+from samevec.load import fix_of, state_of
 from samevec.runtime.providers.profiles import get_profile
 
 if TYPE_CHECKING:
@@ -85,14 +85,15 @@ def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) ->
         artifact = find_artifact(home, entry, profile, commands=commands)
     except ArtifactMissingError as error:
         return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=error.reason, fix=error.fix)
-    state = state_of(entry, artifact, get_profile(profile), home)
+    settings = get_profile(profile)
+    state = state_of(entry, artifact, settings, home)
     return ModelReport(
         **facts,
         artifact=artifact.path,
         size_bytes=artifact.size_bytes,
         gate=state.state,
-        words=state.words,
-        fix=None if state.state == "passed" else commands.parity(entry.name, profile),
+        words=state.summary,
+        fix=None if state.state == "passed" else fix_of(state, entry, settings, commands),
     )
 
 

@@ -9,12 +9,14 @@ from samevec.export.native.trace import write_trace
 from samevec.native.library import load_library
 from samevec.parity.answers import Answers, traced_cases
 from samevec.parity.bisect import trace
+from samevec.parity.sweep import sweep_rows
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
 from samevec.runtime.open import open_model
 from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from samevec.lock import LockedModel
@@ -31,13 +33,14 @@ def record_answers(
     entry: LockedModel,
     profile: Profile,
     case_set: CaseSet,
+    sweep_ids: Sequence[Sequence[int]],
     *,
     directory: Path,
     pad_token_id: int,
     type_ids: bool,
     progress: Progress,
 ) -> Answers:
-    """Compute every case and write ``answers.json`` and ``trace.onnx``.
+    """Compute every case and every row of the sweep, and write ``answers.json`` and ``trace.onnx``.
 
     Parameters
     ----------
@@ -45,6 +48,8 @@ def record_answers(
     profile : Profile
         Of the native form.
     case_set : CaseSet
+    sweep_ids : sequence of sequence of int
+        Token ids of the sweep's rows.
     directory : Path
         Has the graph and the tokenizer.
     pad_token_id : int
@@ -71,6 +76,7 @@ def record_answers(
             arithmetic=load_library().arithmetic,
             case_set_digest=case_set.digest,
             nodes=_trace(rows, profile, directory, pad_token_id),
+            sweep=model.compute(sweep_rows(sweep_ids, type_ids=type_ids)),
         )
         (directory / ANSWERS_NAME).write_bytes(answers.to_bytes())
     return answers

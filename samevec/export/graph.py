@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
-import torch
 
 from samevec.artifact import GraphInfo
 from samevec.export.architectures import get_architecture
-from samevec.parity.compare import compare
-from samevec.runtime.collate import collate
-from samevec.runtime.rows import TokenRow
+from samevec.parity.sweep import Sweep
+from samevec.parity.verdict import cell_failures
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.lock import LockedModel, Tolerance
+    from samevec.parity.reference.file import SweepReference
+    from samevec.parity.sweep import SweepPlan
     from samevec.progress import Progress
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.reranker import Reranker
 
-__all__ = ["SWEEP_ROWS", "SWEEP_TOKENS", "contract_problems", "describe_graph", "sweep_problems", "sweep_shapes"]
-
-#: Shapes other than the traced one (2 x 16): an axis baked in as a constant shows at the first of them (CASES O23).
-SWEEP_ROWS = (1, 2, 3, 7, 33)
-SWEEP_TOKENS = (1, 2, 8, 17, 127, 129, 300)
+__all__ = ["contract_problems", "describe_graph", "sweep_problems"]
 
 _OUTPUT_NAMES = {"embed": "embedding", "rerank": "logits"}
 _DTYPES = {onnx.TensorProto.INT64: "int64", onnx.TensorProto.FLOAT: "float32"}
@@ -105,70 +100,33 @@ def _output_problems(value: onnx.ValueInfoProto, width: int) -> list[str]:
     return problems
 
 
-def sweep_shapes(max_tokens: int) -> list[tuple[int, int]]:
-    """Return the (rows, tokens) shapes a graph is compared at, longest last."""
-    return [(n_rows, n_tokens) for n_tokens in SWEEP_TOKENS if n_tokens <= max_tokens for n_rows in SWEEP_ROWS]
-
-
 def sweep_problems(
-    session: Session,
-    module: Any,
-    entry: LockedModel,
+    model: Embedder | Reranker,
+    reference: SweepReference,
+    plan: SweepPlan,
     tolerance: Tolerance,
     *,
-    pad_to_multiple: int,
+    bits_required: bool,
     progress: Progress,
 ) -> list[str]:
-    """Compare a graph with the unpatched PyTorch module at many shapes, by value.
+    """Compare a graph with PyTorch at many widths and row counts, by value.
 
     Parameters
     ----------
-    session : Session
-        The graph, loaded as it will be served.
-    module : transformers.PreTrainedModel
-    entry : LockedModel
+    model : Embedder or Reranker
+        Around the graph, loaded as it will be served.
+    reference : SweepReference
+        What PyTorch gave for the plan's rows.
+    plan : SweepPlan
     tolerance : Tolerance
-    pad_to_multiple : int
-        As the profile pads.
+    bits_required : bool
+        As the profile says.
     progress : Progress
 
     Returns
     -------
     list of str
-        One line a shape that differs.
+        One line a kind of shapes that differ.
     """
-    architecture = get_architecture(entry)
-    shapes = sweep_shapes(entry.max_tokens)
-    n_type_ids = int(module.config.type_vocab_size) if "token_type_ids" in architecture.input_names else 0
-    probes = _Probes(n_ids=int(module.config.vocab_size), n_type_ids=n_type_ids)
-    problems = []
-    with progress.step("compare shapes", total=len(shapes), unit="shapes") as advance:
-        for n_rows, n_tokens in shapes:
-            rows = probes.draw(n_rows, n_tokens)
-            feed = collate(rows, pad_token_id=0, pad_to_multiple=1).as_feed(architecture.input_names)
-            tensors = {name: torch.from_numpy(array) for name, array in feed.items()}
-            with torch.inference_mode():
-                expected = architecture.reference_rows(module, tensors, entry.pooling).numpy()
-            found = session.run(collate(rows, pad_token_id=0, pad_to_multiple=pad_to_multiple))
-            outcome = compare(expected, found, tolerance)
-            if not outcome.passed:
-                problems.append(f"{n_rows} x {n_tokens} tokens: {outcome.words}")
-            advance(1)
-    return problems
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Probes:
-    """Rows of random ids, and of random segment ids where a model reads them."""
-
-    n_ids: int
-    n_type_ids: int
-    stream: np.random.Generator = field(default_factory=lambda: np.random.Generator(np.random.PCG64(20240607)))
-
-    def draw(self, n_rows: int, n_tokens: int) -> list[TokenRow]:
-        """Return rows, the first as long as asked and the others ragged below it."""
-        lengths = [n_tokens, *self.stream.integers(1, n_tokens + 1, n_rows - 1).tolist()]
-        return [TokenRow(self._draw(self.n_ids, n), self._draw(self.n_type_ids, n) or None) for n in lengths]
-
-    def _draw(self, below: int, n: int) -> tuple[int, ...]:
-        return tuple(self.stream.integers(0, below, n).tolist()) if below else ()
+    sweep = Sweep(model=model, plan=plan, reference=reference, tolerance=tolerance, bits_required=bits_required)
+    return list(cell_failures(sweep.run(progress)))

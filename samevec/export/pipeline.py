@@ -37,8 +37,9 @@ from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.reference.file import write_reference
 from samevec.parity.reference.torch_baseline import measure_torch_baseline
+from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.progress import Progress, SilentProgress
-from samevec.runtime.open import open_model
+from samevec.runtime.open import DEFAULT_ROWS, open_model
 from samevec.runtime.providers.detect import require_provider
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.static_shapes import open_session
@@ -52,10 +53,13 @@ if TYPE_CHECKING:
     from samevec.lock import Lock, LockedModel
     from samevec.parity.answers import Answers
     from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.reference.file import SweepReference
     from samevec.parity.reference.pytorch import ReferenceModel
+    from samevec.parity.sweep import SweepPlan
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.reranker import Reranker
+    from samevec.runtime.sessions.base import Session
 
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
 
@@ -168,7 +172,7 @@ def export_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Export:
-    """One export into one directory that nobody else sees yet."""
+    """One export into a directory that is not published yet."""
 
     entry: LockedModel
     lock: Lock
@@ -186,13 +190,13 @@ class _Export:
             reference = load_reference_model(self.snapshot, entry)
         case_set = builtin_cases(entry.task, prompts=entry.prompts)
         self._require_own_weights(reference.module)
-        self._capture(reference, case_set, toolchain)
-        graph = self._export_graph(reference)
+        plan, sweep = self._capture(reference, case_set, toolchain)
+        graph = self._export_graph(reference, plan, sweep)
         del reference
         gc.collect()  # two gigabytes of weights, before the files are hashed
         shutil.copyfile(self.snapshot / TOKENIZER_NAME, self.directory / TOKENIZER_NAME)
         tokenizer = TokenizerInfo(pad_token_id=_pad_token_id(self.snapshot), type_ids="token_type_ids" in graph.inputs)
-        answers = self._record_answers(case_set, tokenizer) if self.profile.is_native else None
+        answers = self._record_answers(case_set, tokenizer, sweep) if self.profile.is_native else None
         manifest = Manifest(
             model=entry.name,
             task=entry.task,
@@ -206,20 +210,28 @@ class _Export:
             files=_digest_files(self.directory, self.progress),
             arithmetic=None if answers is None else answers.arithmetic,
             answers=None if answers is None else answers.digest,
+            lock_entry=entry.facts,
         )
         (self.directory / MANIFEST_NAME).write_bytes(manifest.to_bytes())
         return manifest
 
-    def _capture(self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]) -> None:
+    def _capture(
+        self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]
+    ) -> tuple[SweepPlan, SweepReference]:
+        """Write what PyTorch gives for the cases, the fixture and the sweep; return the sweep's."""
         from samevec.parity.reference.pytorch import capture_reference  # noqa: PLC0415  loads torch
 
         captured = capture_reference(
             reference, case_set, toolchain=toolchain, fixture=builtin_fixture(), progress=self.progress
         )
+        model = self._torch_model(reference)
         baseline = measure_torch_baseline(
-            self._torch_model(reference), captured, case_set, tolerance=self.lock.tolerance, progress=self.progress
+            model, captured, case_set, tolerance=self.lock.tolerance, progress=self.progress
         )
-        write_reference(self.directory / REFERENCE_NAME, replace(captured, torch_baseline=baseline))
+        plan = plan_sweep(longest_tokens=max(map(len, captured.ids)), max_rows=DEFAULT_ROWS[self.entry.task])
+        sweep = capture_sweep(model, plan, limit=reference.capture_limit(), progress=self.progress)
+        write_reference(self.directory / REFERENCE_NAME, replace(captured, sweep=sweep, torch_baseline=baseline))
+        return plan, sweep
 
     def _require_own_weights(self, module: Any) -> None:
         """Refuse a module that PyTorch did not fill from the checkpoint alone."""
@@ -232,7 +244,7 @@ class _Export:
         if problems:
             raise WeightsDifferError(self.entry.name, problems)
 
-    def _record_answers(self, case_set: CaseSet, tokenizer: TokenizerInfo) -> Answers:
+    def _record_answers(self, case_set: CaseSet, tokenizer: TokenizerInfo, sweep: SweepReference) -> Answers:
         """Write the bits of every case, and refuse them where the lock pins others."""
         from samevec.export.answers import record_answers  # noqa: PLC0415  loads onnx
 
@@ -240,6 +252,7 @@ class _Export:
             self.entry,
             self.profile,
             case_set,
+            sweep.ids,
             directory=self.directory,
             pad_token_id=tokenizer.pad_token_id,
             type_ids=tokenizer.type_ids,
@@ -249,37 +262,45 @@ class _Export:
         return answers
 
     def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
-        """Return PyTorch itself behind the objects that serve, for running it in company."""
+        """Return PyTorch itself behind the objects that serve."""
         from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415  the same
 
+        return self._open_model(TorchSession(reference), type_ids=reference.type_ids)
+
+    def _open_model(self, session: Session, *, type_ids: bool, pad_to_multiple: int = 1) -> Embedder | Reranker:
         return open_model(
             self.entry,
-            TorchSession(reference),
+            session,
             tokenizer_path=self.snapshot / TOKENIZER_NAME,
             pad_token_id=_pad_token_id(self.snapshot),
-            type_ids=reference.type_ids,
+            type_ids=type_ids,
+            pad_to_multiple=pad_to_multiple,
         )
 
-    def _export_graph(self, reference: ReferenceModel) -> GraphInfo:
+    def _export_graph(self, reference: ReferenceModel, plan: SweepPlan, sweep: SweepReference) -> GraphInfo:
         from samevec.export.graph import contract_problems, describe_graph, sweep_problems  # noqa: PLC0415
 
         entry, form, width = self.entry, self.profile.graph_form, self.entry.dimensions or 1
         graph_path = self._write_graph(reference.module)
+        info = describe_graph(graph_path, entry, form=form, width=width)
         problems = contract_problems(graph_path, entry, width=width, form=form)
         if not problems:
             with self.progress.step(f"load {entry.name} in ONNX Runtime"):
                 session = open_session(graph_path, self.profile, max_tokens=entry.max_tokens)
+            model = self._open_model(
+                session, type_ids="token_type_ids" in info.inputs, pad_to_multiple=self.profile.pad_to_multiple
+            )
             problems = sweep_problems(
-                session,
-                reference.module,
-                entry,
+                model,
+                sweep,
+                plan,
                 self.lock.tolerance,
-                pad_to_multiple=self.profile.pad_to_multiple,
+                bits_required=self.profile.bit_identical_groupings,
                 progress=self.progress,
             )
         if problems:
             raise GraphContractError(entry.name, problems)
-        return describe_graph(graph_path, entry, form=form, width=width)
+        return info
 
     def _write_graph(self, module: Any) -> Path:
         """Write the graph, and where each tensor of the checkpoint stands in it."""

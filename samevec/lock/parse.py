@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FROZEN_TOLERANCE", "TOOLCHAIN_NAMES", "is_revision", "parse_document", "revision_problem"]
 
-#: DESIGN section 3: no lock may widen it.
+#: No lock may widen it.
 FROZEN_TOLERANCE = Tolerance(atol=1e-4, rtol=1e-3)
 
 #: The distributions whose versions decide what an export gives.

@@ -240,9 +240,14 @@ class LockedModel:
     answers: PinnedAnswers | None = None
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """The TOML form of what goes in: without the answers, which come out."""
+        return {key: value for key, value in self.to_dict().items() if key != "answers"}
+
+    @property
     def digest(self) -> str:
-        """``"sha256:<64 hex>"`` of what goes in: any changed fact changes it, the answers do not."""
-        return digest_json({key: value for key, value in self.to_dict().items() if key != "answers"})
+        """``"sha256:<64 hex>"`` of :attr:`facts`: any that is changed changes it."""
+        return digest_json(self.facts)
 
     @property
     def total_bytes(self) -> int:

@@ -15,7 +15,7 @@ from samevec.digest import array_digest, canonical_json, digest_json
 from samevec.errors import AnswersDifferError, ReferenceMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answers", "NodeAnswer", "changed_answers", "read_answers", "require_pinned", "traced_cases"]
 
-ANSWERS_VERSION = 1
+#: 2 since it holds the sweep's rows.
+ANSWERS_VERSION = 2
 # Tokens that the three traced cases are taken near to: short, past a block of keys, past a local window.
 _TRACED_TOKENS = (1, 100, 200)
 
@@ -61,12 +62,15 @@ class Answers:
         sha256 (64 hex digits) of each case's raw output, little-endian float32.
     nodes : mapping of int to tuple of NodeAnswer
         By case: every node's output, in the order in which they run.
+    sweep : tuple of str
+        The same as `cases` of each row of the sweep; no part of the digest, which is about the case set alone.
     """
 
     arithmetic: int
     case_set_digest: str
     cases: tuple[str, ...]
     nodes: Mapping[int, tuple[NodeAnswer, ...]]
+    sweep: tuple[str, ...] = ()
 
     @classmethod
     def of_rows(
@@ -76,10 +80,11 @@ class Answers:
         arithmetic: int,
         case_set_digest: str,
         nodes: Mapping[int, tuple[NodeAnswer, ...]],
+        sweep: Iterable[NDArray[np.float32]] = (),
     ) -> Answers:
-        """Return the answers of raw rows in the order of their cases."""
-        cases = tuple(array_digest(row) for row in raw)
-        return cls(arithmetic=arithmetic, case_set_digest=case_set_digest, cases=cases, nodes=nodes)
+        """Return the answers of raw rows in the order of their cases, and of the sweep's."""
+        cases, others = tuple(map(array_digest, raw)), tuple(map(array_digest, sweep))
+        return cls(arithmetic=arithmetic, case_set_digest=case_set_digest, cases=cases, nodes=nodes, sweep=others)
 
     @property
     def digest(self) -> str:
@@ -98,6 +103,7 @@ class Answers:
             "case_set_digest": self.case_set_digest,
             "cases": list(self.cases),
             "nodes": nodes,
+            "sweep": list(self.sweep),
         }
         return canonical_json(record)
 
@@ -131,6 +137,7 @@ def _from_record(record: Mapping[str, Any]) -> Answers:
         case_set_digest=str(record["case_set_digest"]),
         cases=tuple(map(str, record["cases"])),
         nodes=nodes,
+        sweep=tuple(map(str, record["sweep"])),
     )
 
 

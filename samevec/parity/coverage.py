@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from samevec.parity.cases.groupings import groupings
 from samevec.parity.golden import has_card_values
 from samevec.parity.levels import prefix_dimensions
+from samevec.runtime.collate import padded_length
 from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from samevec.parity.cases.builtin import CaseSet
     from samevec.parity.rankings.figures import Rankings
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
     from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.reranker import Reranker
 
-__all__ = ["case_gaps", "golden_gap", "profile_gaps", "quick_gaps", "ranking_gaps", "repeat_gap"]
+__all__ = [
+    "case_gaps",
+    "golden_gap",
+    "profile_gaps",
+    "quick_gaps",
+    "ranking_gaps",
+    "repeat_gap",
+    "shape_gaps",
+    "vocabulary_gap",
+]
 
 
 def case_gaps(
@@ -37,7 +47,9 @@ def case_gaps(
     runs : sequence of GroupingRun
     """
     longest = max(len(ids) for ids in reference.ids)
-    found = [f"inputs longer than {longest} tokens (the model takes {model.max_tokens})"]
+    found = []
+    if longest < model.max_tokens:
+        found.append(f"inputs longer than {longest} tokens (the model takes {model.max_tokens})")
     parts = [f"{run.name} {run.rows}" for run in runs if run.rows < len(cases)]
     if parts:
         found.append(f"every one of the {len(cases)} cases in every grouping: of them, {', '.join(parts)}")
@@ -45,6 +57,69 @@ def case_gaps(
         found.append(_prefix_gap(model))
     found.append("several calls at the same time, and other numbers of threads than here")
     return tuple(found)
+
+
+def shape_gaps(model: Embedder | Reranker, longest_tokens: int, runs: Sequence[GroupingRun]) -> tuple[str, ...]:
+    """Return how many widths, and which row counts, never ran.
+
+    Parameters
+    ----------
+    model : Embedder or Reranker
+    longest_tokens : int
+        Of the longest case.
+    runs : sequence of GroupingRun
+        The shapes that ran, of cases and of the sweep.
+    """
+    shapes = {shape for run in runs for shape in run.shapes}
+    multiple = model.engine.pad_to_multiple
+    widths = range(multiple, padded_length(longest_tokens, multiple) + 1, multiple)
+    other_widths = _stretches(widths, {n_tokens for _, n_tokens in shapes})
+    counts = range(1, model.engine.max_rows + 1)
+    other_counts = _stretches(counts, {n_rows for n_rows, _ in shapes})
+    found = []
+    if other_widths:
+        longest = max(other_widths, key=len)
+        found.append(
+            f"{sum(map(len, other_widths))} of the {len(widths)} widths up to {widths[-1]} tokens, "
+            f"the longest stretch of them {_from_to(longest)}"
+        )
+    if other_counts:
+        found.append(
+            f"{sum(map(len, other_counts))} of the {len(counts)} numbers of rows that may run together: "
+            + ", ".join(map(_from_to, other_counts))
+        )
+    return tuple(found)
+
+
+def _stretches(every: Sequence[int], ran: Collection[int]) -> list[list[int]]:
+    """Return what did not run, neighbours together."""
+    found: list[list[int]] = [[]]
+    for value in every:
+        if value not in ran:
+            found[-1].append(value)
+        elif found[-1]:
+            found.append([])
+    return found if found[-1] else found[:-1]
+
+
+def _from_to(stretch: Sequence[int]) -> str:
+    return str(stretch[0]) if len(stretch) == 1 else f"{stretch[0]} to {stretch[-1]}"
+
+
+def vocabulary_gap(model: Embedder | Reranker, rows: Iterable[Sequence[int]]) -> tuple[str, ...]:
+    """Return how many token ids no row that ran has.
+
+    Parameters
+    ----------
+    model : Embedder or Reranker
+    rows : iterable of sequence of int
+        Token ids of what ran.
+    """
+    n_ids = model.tokenizer.raw.get_vocab_size(with_added_tokens=True)
+    n_unread = n_ids - len({i for row in rows for i in row})
+    if n_unread <= 0:
+        return ()
+    return (f"{n_unread} of the {n_ids} token ids ({n_unread / n_ids:.1%}), which no row that ran has",)
 
 
 def _prefix_gap(model: Embedder) -> str:
@@ -83,7 +158,7 @@ def repeat_gap(repeats: int) -> tuple[str, ...]:
 
 
 def ranking_gaps(model: Embedder | Reranker, rankings: Rankings | None) -> tuple[str, ...]:
-    """Return which rankings nobody looked at; of an embedder's, each prompt and prefix gives others."""
+    """Return which rankings were not compared; of an embedder's, each prompt and prefix gives others."""
     if rankings is None:
         return ("rankings over the retrieval fixture",)
     if not isinstance(model, Embedder):

@@ -12,7 +12,7 @@ from samevec.errors import ReferenceMissingError
 from samevec.machine import cpu_name
 from samevec.parity.answers import changed_answers
 from samevec.parity.cases.builtin import builtin_cases, quick_positions
-from samevec.parity.code_digest import driver_digest
+from samevec.parity.code_digest import code_digest
 from samevec.parity.coverage import (
     case_gaps,
     golden_gap,
@@ -20,14 +20,19 @@ from samevec.parity.coverage import (
     quick_gaps,
     ranking_gaps,
     repeat_gap,
+    shape_gaps,
+    vocabulary_gap,
 )
 from samevec.parity.golden import golden_cells, is_published
 from samevec.parity.levels import levels_of
+from samevec.parity.limit import limit_cell
 from samevec.parity.matrix import Matrix
 from samevec.parity.rankings.check import check_rankings
 from samevec.parity.reference.torch_session import TorchSession
+from samevec.parity.sweep import Sweep, plan_sweep
 from samevec.parity.verdict import AnswersCheck, Verdict, cell_failures
 from samevec.progress import SilentProgress
+from samevec.runtime.open import DEFAULT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["QUICK_REPEATS", "REPEATS", "run_gate"]
 
-#: How often every cell is computed (DESIGN section 5), and in a quick gate where bits are not required. Where they are,
+#: How often every cell is computed, and in a quick gate where bits are not required. Where they are,
 #: the five quick groupings are repeats of each other: each must give the bits of the first, so that one is enough.
 REPEATS = 3
 QUICK_REPEATS = 2
@@ -111,23 +116,38 @@ def run_gate(
     started_s = time.monotonic()
     progress = progress or SilentProgress()
     cases = builtin_cases(model.entry.task, prompts=model.entry.prompts) if case_set is None else case_set
-    _require_same_subject(model, reference, cases, fix or f"samevec export --model {model.name}")
+    fix = fix or f"samevec export --model {model.name}"
+    _require_same_subject(model, reference, cases, fix)
     matrix = _matrix(model, reference, cases, tolerance=tolerance, profile=profile, repeats=repeats, quick=quick)
     cells, runs = matrix.run(progress)
+    sweep = _sweep(matrix, reference, fix)
+    if sweep is not None:
+        cells += [limit_cell(model, sweep.reference.limit), *sweep.run(progress)]
     rankings = None
     if reference.retrieval is not None and not quick:
+        ranked_s = time.monotonic()
         rankings = check_rankings(
             model, reference, tolerance=tolerance, bits_required=matrix.bits_required, progress=progress, fix=fix
         )
-    answered = None if answers is None else _answered(matrix, answers, fix=fix)
+        rankings = replace(rankings, elapsed_s=time.monotonic() - ranked_s)
+    answered = None if answers is None else _answered(matrix, sweep, answers, fix=fix)
     check_golden = is_published(model.entry) if golden is None else golden
     if check_golden:
         cells += golden_cells(model)
     return replace(
-        _verdict(matrix, profile, cells=cells, runs=runs, rankings=rankings, answered=answered),
+        _verdict(
+            matrix,
+            profile,
+            cells=cells,
+            runs=[*runs, *(sweep.runs if sweep else ())],
+            rankings=rankings,
+            answered=answered,
+        ),
         case_set_digest=cases.digest,
         artifact_digest=artifact_digest,
-        not_measured=_gaps(matrix, profile, cases, runs=runs, rankings=rankings, golden=check_golden),
+        not_measured=_gaps(
+            matrix, profile, cases, reference, sweep=sweep, runs=runs, rankings=rankings, golden=check_golden
+        ),
         elapsed_s=time.monotonic() - started_s,
     )
 
@@ -160,6 +180,23 @@ def _matrix(
     )
 
 
+def _sweep(matrix: Matrix, reference: Reference, fix: str) -> Sweep | None:
+    """Return the sweep of what the matrix runs; None where the reference is of a caller's own cases."""
+    if reference.sweep is None:
+        return None
+    model = matrix.model
+    plan = plan_sweep(longest_tokens=max(map(len, reference.ids)), max_rows=DEFAULT_ROWS[model.entry.task])
+    if plan.lengths != tuple(map(len, reference.sweep.ids)):
+        raise ReferenceMissingError(f"{model.name}: the reference was captured for another sweep", fix=fix)
+    return Sweep(
+        model=model,
+        plan=plan.quick() if matrix.quick else plan,
+        reference=reference.sweep,
+        tolerance=matrix.tolerance,
+        bits_required=matrix.bits_required,
+    )
+
+
 def _verdict(
     matrix: Matrix,
     profile: Profile,
@@ -189,13 +226,18 @@ def _verdict(
             *(rankings.failures if rankings else ()),
             *(answered.failures if answered else ()),
         ),
-        notes=(*_notes(cells, runs, baseline=_is_torch(model)), *(rankings.notes if rankings else ())),
+        notes=(
+            *_notes(cells, runs, baseline=_is_torch(model)),
+            *_exact_note(matrix, cells, runs),
+            *(rankings.notes if rankings else ()),
+        ),
         not_measured=(),
         elapsed_s=0.0,
         quick=matrix.quick,
         baseline=_is_torch(model),
         lock_entry_digest=model.entry.digest,
-        driver_digest=driver_digest(),
+        code_digest=code_digest(),
+        reference_toolchain=matrix.reference.toolchain,
         error_level=levels_of(model, matrix.reference)[0].name,
         row_errors=matrix.row_errors,
         histograms=matrix.histograms,
@@ -205,13 +247,11 @@ def _verdict(
     )
 
 
-def _answered(matrix: Matrix, answers: Answers, *, fix: str | None) -> AnswersCheck:
-    """Compare the bits that every case had alone with those of the export."""
-    if answers.case_set_digest != matrix.full_digest:
-        raise ReferenceMissingError(
-            f"{matrix.model.name}: the answers were recorded for another case set",
-            fix=fix or f"samevec export --model {matrix.model.name}",
-        )
+def _answered(matrix: Matrix, sweep: Sweep | None, answers: Answers, *, fix: str) -> AnswersCheck:
+    """Compare the bits that every case had alone, and each row of the sweep, with those of the export."""
+    n_rows = 0 if sweep is None else len(sweep.plan.lengths)
+    if answers.case_set_digest != matrix.full_digest or len(answers.sweep) != n_rows:
+        raise ReferenceMissingError(f"{matrix.model.name}: the answers were recorded for another case set", fix=fix)
     raw = matrix.alone.get(levels_of(matrix.model, matrix.reference)[0].name)
     changed = matrix.numbers if raw is None else changed_answers(answers, raw, matrix.numbers)
     return AnswersCheck(
@@ -220,6 +260,8 @@ def _answered(matrix: Matrix, answers: Answers, *, fix: str | None) -> AnswersCh
         n_compared=len(matrix.numbers),
         changed=tuple(changed),
         processor=cpu_name(),
+        sweep_compared=0 if sweep is None else len(sweep.raw),
+        sweep_changed=() if sweep is None else sweep.changed(answers.sweep),
     )
 
 
@@ -227,14 +269,20 @@ def _gaps(
     matrix: Matrix,
     profile: Profile,
     full: CaseSet,
+    whole: Reference,
     *,
+    sweep: Sweep | None,
     runs: Sequence[GroupingRun],
     rankings: Rankings | None,
     golden: bool,
 ) -> tuple[str, ...]:
     model, reference, cases = matrix.model, matrix.reference, matrix.cases
+    swept_runs, swept_rows = ((), ()) if sweep is None else (sweep.runs, sweep.rows_run)
+    ranked = () if rankings is None or whole.retrieval is None else whole.retrieval.ids
     return (
         *case_gaps(model, reference, cases, runs),
+        *shape_gaps(model, max(map(len, whole.ids)), (*runs, *swept_runs)),
+        *vocabulary_gap(model, (*reference.ids, *swept_rows, *ranked)),
         *(quick_gaps(reference, full, cases, runs) if matrix.quick else ()),
         *repeat_gap(matrix.repeats),
         *ranking_gaps(model, rankings),
@@ -282,3 +330,13 @@ def _notes(cells: Sequence[Cell], runs: Sequence[GroupingRun], *, baseline: bool
         if run.same_as is not None and not run.problems
     ]
     return tuple(found)
+
+
+def _exact_note(matrix: Matrix, cells: Sequence[Cell], runs: Sequence[GroupingRun]) -> tuple[str, ...]:
+    """Say that nothing differs at all: PyTorch and another runtime hardly ever agree to the last bit."""
+    level, names = levels_of(matrix.model, matrix.reference)[0].name, {run.name for run in runs}
+    found = [cell.comparison for cell in cells if cell.level == level and cell.grouping in names]
+    if _is_torch(matrix.model) or not found or not all(one is not None and one.max_abs == 0.0 for one in found):
+        return ()
+    words = "reference and candidate agree to the last bit; the reference was perhaps written by the candidate"
+    return (f"{level}: 0.0 in every cell: {words}",)

@@ -88,7 +88,9 @@ def _cell(grouping: str, measure: Callable[[], Comparison], atol: float | None) 
     try:
         return Cell(level=LEVEL, grouping=grouping, comparison=measure(), worst_tag="model card", limits=limits)
     except (InferenceError, InputError) as error:
-        return Cell(level=LEVEL, grouping=grouping, comparison=None, error=f"could not be computed: {error}")
+        return Cell(
+            level=LEVEL, grouping=grouping, comparison=None, error=f"could not be computed: {error.without_advice}"
+        )
 
 
 def _stated_ids(model: Embedder | Reranker) -> list[Sequence[int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,10 +115,13 @@ class Matrix:
         plans = groupings([row.n_tokens for row in rows], task=self.model.entry.task, quick=self.quick)
         with progress.step(f"parity {self.model.name}", total=len(plans) * self.repeats, unit="runs") as advance:
             for grouping in plans:
+                started_s = time.monotonic()
                 new_cells, recorder = self._run_grouping(rows, grouping, advance)
-                cells += new_cells
+                ran_s = time.monotonic()
+                cells += [replace(cell, elapsed_s=(ran_s - started_s) / len(new_cells)) for cell in new_cells]
                 unasked = unasked_microbatches(self.model.engine, rows, recorder.twins, grouping.calls)
-                runs.append(grouping_run(grouping, recorder, seen, unasked))
+                run = grouping_run(grouping, recorder, seen, unasked)
+                runs.append(replace(run, elapsed_s=time.monotonic() - ran_s))
                 seen[grouping.name] = recorder.microbatches
         return cells, runs
 
@@ -126,13 +130,15 @@ class Matrix:
         cells: list[Cell] = []
         rows: list[TokenRow] | None = None
         for name, together in (("together", True), ("alone", False)):
+            started_s = time.monotonic()
             try:
                 found = tokenize_cases(self.model, self.cases, together=together)
             except InputError as error:
                 cells.append(Cell(level="ids", grouping=name, comparison=None, error=f"a case was refused: {error}"))
                 continue
             comparison = compare_ids(self.reference.ids, [row.ids for row in found], row_names=self.numbers)
-            cells.append(Cell(level="ids", grouping=name, comparison=comparison))
+            elapsed_s = time.monotonic() - started_s
+            cells.append(Cell(level="ids", grouping=name, comparison=comparison, elapsed_s=elapsed_s))
             rows = found if rows is None else rows
         return cells, rows
 
@@ -240,7 +246,7 @@ def _error_cell(level: Level, grouping: Grouping, error: InferenceError, recorde
         level=level.name,
         grouping=grouping.name,
         comparison=None,
-        error=f"could not be computed: {error}",
+        error=f"could not be computed: {error.without_advice}",
         shapes=tuple(recorder.shapes),
         features_digest=recorder.features_digest,
     )

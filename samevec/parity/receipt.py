@@ -1,4 +1,4 @@
-"""Receipts: what parity found, bound to everything that could change it. Standard library only: servers import it."""
+"""Receipts: what parity found, bound to everything that could change it. Light: servers and `status` import it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from samevec.digest import canonical_json, digest_json
 from samevec.errors import ArtifactError, ParityFailedError, ReceiptMissingError, StaleReceiptError
+from samevec.lock import FROZEN_TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +30,17 @@ __all__ = [
     "write_receipt",
 ]
 
-RECEIPT_VERSION = 1
+#: 2 since the code and the libraries are bound.
+RECEIPT_VERSION = 2
 
-# What receipts of before the fixture was bound, and whose verdict ranked nothing, are bound to in its place.
-_NOT_RECORDED = "not recorded"
+_LIBRARIES = ("onnxruntime_version", "tokenizers_version", "numpy_version")
+_MAPPINGS = ("provider_options", "session_options", "code")
 _SHOWN_DIGEST_CHARACTERS = 12
+_SHOWN_FILES = 4
+#: One has 0.1 MB.
+_MAX_RECEIPT_BYTES = 16_000_000
+#: By how much the clocks of two machines that share a home may differ.
+_CLOCK_SLACK = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +57,11 @@ class Binding:
         The execution provider that really computes.
     provider_options, session_options : mapping
         Made of JSON values.
-    onnxruntime_version : str
     device : str
         The processor's or accelerator's own name.
-    samevec_version : str
+    samevec_version, onnxruntime_version, tokenizers_version, numpy_version : str
+    code : mapping of str to str
+        The sha256 of every source file that computes or judges (:func:`samevec.parity.code_digest.code_files`).
     """
 
     model: str
@@ -64,14 +73,17 @@ class Binding:
     provider: str
     provider_options: Mapping[str, Any]
     session_options: Mapping[str, Any]
-    onnxruntime_version: str
     device: str
     samevec_version: str
+    onnxruntime_version: str
+    tokenizers_version: str
+    numpy_version: str
+    code: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
         record = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in ("provider_options", "session_options"):
+        for name in _MAPPINGS:
             # Through JSON and back, so that a binding made here equals one that was read from a file.
             record[name] = json.loads(canonical_json(dict(record[name])))
         return record
@@ -85,7 +97,7 @@ class Binding:
         ValueError
             A key is missing or unknown, or a value is of another type.
         """
-        expected = {item.name: dict if item.name.endswith("_options") else str for item in fields(cls)}
+        expected = {item.name: dict if item.name in _MAPPINGS else str for item in fields(cls)}
         if set(record) != set(expected):
             raise ValueError(f"binding keys are {sorted(record)}, not {sorted(expected)}")
         for name, kind in expected.items():
@@ -97,6 +109,11 @@ class Binding:
     def digest(self) -> str:
         """``sha256:...`` of the record."""
         return digest_json(self.to_dict())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the record for people and programs that show it: one digest in the place of a line a source file."""
+        record = self.to_dict()
+        return {**record, "code": digest_json(record["code"])}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,32 +179,52 @@ class Receipt:
             raise ValueError(f"receipt_version {version!r} is not {RECEIPT_VERSION}")
         if digest != digest_json({**content, "receipt_version": version}):
             raise ValueError("its content does not match its digest")
-        if not isinstance(content.get("passed"), bool) or not isinstance(content.get("binding"), dict):
-            raise ValueError("passed or binding is missing")  # noqa: TRY004
-        bound = {"fixture_digest": _ranked_fixture(content), **content["binding"]}
-        try:
-            return cls(**{**content, "binding": Binding.from_dict(bound)})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+        _check_shape(content)
+        found = cls(**{**content, "binding": Binding.from_dict(content["binding"])})
+        if found.passed:
+            _check_passed(found)
+        return found
+
+    @property
+    def written_at(self) -> datetime:
+        """When it was written."""
+        return datetime.fromisoformat(self.created_at)
 
     def is_about(self, binding: Binding) -> bool:
-        """Return whether this verdict is about exactly this binding.
-
-        A failed one that says nothing of the fixture counts for any: what is known to be wrong must not be served
-        because one more fact is bound since.
-        """
-        bound = self.binding
-        if not self.passed and bound.fixture_digest == _NOT_RECORDED:
-            bound = replace(bound, fixture_digest=binding.fixture_digest)
-        return bound.to_dict() == binding.to_dict()
+        """Return whether this verdict is about exactly this binding."""
+        return self.binding.to_dict() == binding.to_dict()
 
 
-def _ranked_fixture(content: Mapping[str, Any]) -> str:
-    """Return the fixture that a receipt's verdict ranked, for receipts of before it was bound."""
-    summary = content.get("summary")
-    rankings = summary.get("rankings") if isinstance(summary, dict) else None
-    found = rankings.get("fixture_digest") if isinstance(rankings, dict) else None
-    return found if isinstance(found, str) else _NOT_RECORDED
+_SHAPE = {
+    "passed": bool,
+    "binding": dict,
+    "created_at": str,
+    "tolerance": dict,
+    "failures": list,
+    "summary": dict,
+    "not_measured": list,
+}
+
+
+def _check_shape(content: Mapping[str, Any]) -> None:
+    """Refuse keys and types that no receipt has."""
+    if set(content) != set(_SHAPE):
+        raise ValueError(f"its keys are {sorted(content)}, not {sorted(_SHAPE)}")
+    for name, kind in _SHAPE.items():
+        if not isinstance(content[name], kind):
+            raise ValueError(f"{name} is not of type {kind.__name__}")  # noqa: TRY004
+    if not all(isinstance(words, str) for words in (*content["failures"], *content["not_measured"])):
+        raise ValueError("failures or not_measured holds something other than text")
+    if datetime.fromisoformat(content["created_at"]).tzinfo is None:
+        raise ValueError(f"created_at {content['created_at']} has no time zone")
+
+
+def _check_passed(receipt: Receipt) -> None:
+    """Refuse a pass that contradicts itself; a failure counts in any case."""
+    if receipt.failures:
+        raise ValueError("it says passed and lists failures")
+    if receipt.tolerance != FROZEN_TOLERANCE.to_dict():
+        raise ValueError(f"it passed under the tolerance {receipt.tolerance}, not {FROZEN_TOLERANCE.to_dict()}")
 
 
 def _file_name(binding: Binding) -> str:
@@ -195,13 +232,14 @@ def _file_name(binding: Binding) -> str:
 
 
 def write_receipt(directories: Sequence[Path], receipt: Receipt) -> Path:
-    """Write a receipt into the first directory that takes it.
+    """Write a receipt into the first directory that takes it, and remove older ones of its binding.
 
     Parameters
     ----------
     directories : sequence of Path
         The artifact's ``receipts/`` first, then where to go when that is read-only. Made if missing.
     receipt : Receipt
+        Of one that failed, the older ones are removed before anything is written, so that a full disk keeps no pass.
 
     Returns
     -------
@@ -213,6 +251,9 @@ def write_receipt(directories: Sequence[Path], receipt: Receipt) -> Path:
     ArtifactError
         No directory could be written; names each with its reason.
     """
+    older = [directory / receipt.file_name for directory in directories]
+    if not receipt.passed:
+        _discard(older)
     content = json.dumps(receipt.to_dict(), indent=1, sort_keys=True, allow_nan=False).encode("ascii") + b"\n"
     problems = []
     for directory in directories:
@@ -223,8 +264,28 @@ def write_receipt(directories: Sequence[Path], receipt: Receipt) -> Path:
         except OSError as error:
             problems.append(f"{directory}: {error.strerror or error}")
         else:
+            _discard(one for one in older if one != path)
             return path
+    if not receipt.passed:
+        _mark(older)
     raise ArtifactError(f"the receipt could not be written: {'; '.join(problems) or 'no directory given'}")
+
+
+def _discard(paths: Iterable[Path]) -> None:
+    """Remove files; empty those that a directory does not let go of. What resists both is found by reading again."""
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+
+
+def _mark(paths: Iterable[Path]) -> None:
+    """Leave an empty file, for which a full disk has room: beside it no pass of the same binding counts."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.touch()
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
@@ -234,7 +295,7 @@ def _write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes it private; whoever serves may be another user than whoever proved
+        Path(name).chmod(0o644)  # mkstemp makes it private; the serving user may be another than the proving one
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -263,10 +324,18 @@ def read_receipt(path: Path) -> Receipt:
     OSError
         It cannot be read.
     """
-    record = json.loads(path.read_bytes())
-    if not isinstance(record, dict):
-        raise ValueError("not a receipt")  # noqa: TRY004
-    return Receipt.from_dict(record)
+    if not path.is_file() or path.stat().st_size > _MAX_RECEIPT_BYTES:
+        raise ValueError("not a file, or too large to be a receipt")
+    content = path.read_bytes()
+    if not content:
+        raise ValueError("empty: the verdict could not be written")
+    try:
+        record = json.loads(content)
+        if not isinstance(record, dict):
+            raise ValueError("not a receipt")  # noqa: TRY004
+        return Receipt.from_dict(record)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,20 +352,25 @@ class GateState:
         The receipt the state rests on.
     problems : tuple of str
         Receipt files that could not be read; each counts as missing.
+    libraries : tuple of str
+        For ``"stale"``: what a pass was given under, such as ``"onnxruntime 1.31.1"``, where nothing but versions of
+        libraries has changed since; else empty.
     """
 
     state: Literal["passed", "failed", "stale", "missing"]
     changes: tuple[str, ...] = ()
     receipt: Receipt | None = None
     problems: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """One line: the state with its reason."""
         reasons = list(self.changes)
         if self.state == "failed" and self.receipt is not None:
             reasons = list(self.receipt.failures[:3])
-        reasons += self.problems
+        if self.state == "missing":
+            reasons += self.problems
         return self.state + (f" ({'; '.join(reasons)})" if reasons else "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -309,7 +383,7 @@ class GateState:
         }
 
 
-def gate_state(directories: Iterable[Path], binding: Binding) -> GateState:
+def gate_state(directories: Iterable[Path], binding: Binding, *, now: datetime | None = None) -> GateState:
     """Return what the receipts say about a binding.
 
     Parameters
@@ -318,35 +392,52 @@ def gate_state(directories: Iterable[Path], binding: Binding) -> GateState:
         Where receipts may lie; absent ones hold none.
     binding : Binding
         What would be served now.
+    now : datetime, optional
+        With a time zone; the machine's clock when not given.
 
     Returns
     -------
     GateState
-        ``passed`` or ``failed`` from the newest receipt for exactly this binding; else ``stale`` against the newest one
-        of the same model and profile; else ``missing``. A damaged receipt counts as missing.
+        ``failed`` if any receipt for exactly this binding says so, whatever the dates; ``passed`` if one says that and
+        no other file of this binding is damaged; else ``stale`` against the newest of the same model and profile; else
+        ``missing``. A damaged receipt counts as missing, and so does a pass dated in the future.
     """
-    receipts, problems, damaged = _read_all(directories, _file_name(binding))
+    receipts, problems, damaged = _read_all(directories, _file_name(binding), now or datetime.now(UTC))
     exact = [receipt for receipt in receipts if receipt.is_about(binding)]
-    if exact:
-        newest = max(exact, key=lambda one: (one.created_at, not one.passed))  # of two at once, the failed one
-        return GateState(state="passed" if newest.passed else "failed", receipt=newest, problems=problems)
+    failed = [receipt for receipt in exact if not receipt.passed]
+    if failed or (exact and not damaged):
+        newest = max(failed or exact, key=lambda one: one.written_at)
+        return GateState(state="failed" if failed else "passed", receipt=newest, problems=problems)
     same = [one for one in receipts if (one.binding.model, one.binding.profile) == (binding.model, binding.profile)]
     if not same or damaged:
         return GateState(state="missing", problems=problems)
-    newest = max(same, key=lambda one: one.created_at)
+    newest = max(same, key=lambda one: one.written_at)
     return GateState(
-        state="stale", changes=describe_changes(newest.binding, binding), receipt=newest, problems=problems
+        state="stale",
+        changes=describe_changes(newest.binding, binding),
+        receipt=newest,
+        problems=problems,
+        libraries=_changed_libraries(newest.binding, binding) if newest.passed else (),
     )
 
 
-def _read_all(directories: Iterable[Path], exact_name: str) -> tuple[list[Receipt], tuple[str, ...], bool]:
+def _changed_libraries(before: Binding, after: Binding) -> tuple[str, ...]:
+    """Return the libraries before that are of another version now, if nothing else has changed."""
+    old, new = before.to_dict(), after.to_dict()
+    changed = [name for name in old if old[name] != new[name]]
+    return tuple(f"{_LABELS[name]} {old[name]}" for name in changed) if set(changed) <= set(_LIBRARIES) else ()
+
+
+def _read_all(
+    directories: Iterable[Path], exact_name: str, now: datetime
+) -> tuple[list[Receipt], tuple[str, ...], bool]:
     """Return the readable receipts, the faults of the others, and whether this binding's file is one of those."""
     receipts: list[Receipt] = []
     problems: list[str] = []
     damaged = False
     for directory in directories:
         for path in sorted(directory.glob("*.json")):
-            receipt, problem = _try_read(path)
+            receipt, problem = _try_read(path, now)
             if receipt is not None:
                 receipts.append(receipt)
             else:
@@ -355,22 +446,32 @@ def _read_all(directories: Iterable[Path], exact_name: str) -> tuple[list[Receip
     return receipts, tuple(problems), damaged
 
 
-def _try_read(path: Path) -> tuple[Receipt | None, str]:
+def _try_read(path: Path, now: datetime) -> tuple[Receipt | None, str]:
     try:
-        return read_receipt(path), ""
+        found = read_receipt(path)
     except (OSError, ValueError) as error:  # JSON and Unicode errors are ValueErrors
         return None, f"{path.name}: not a readable receipt ({error})"
+    if found.passed and found.written_at > now + _CLOCK_SLACK:
+        clock = f"{now:%Y-%m-%dT%H:%M%z}"
+        return None, f"{path.name}: dated {found.created_at}, in the future of this machine's clock ({clock})"
+    return found, ""
 
 
+# In this order changes are told: causes before what follows from them.
 _LABELS = {
-    "artifact_digest": "artifact",
-    "lock_entry_digest": "lock entry",
-    "case_set_digest": "case set",
-    "fixture_digest": "retrieval fixture",
-    "onnxruntime_version": "onnxruntime",
     "samevec_version": "samevec",
+    "onnxruntime_version": "onnxruntime",
+    "tokenizers_version": "tokenizers",
+    "numpy_version": "numpy",
+    "device": "device",
+    "code": "code",
+    "provider": "provider",
     "provider_options": "provider option",
     "session_options": "session option",
+    "lock_entry_digest": "lock entry",
+    "artifact_digest": "artifact",
+    "case_set_digest": "case set",
+    "fixture_digest": "retrieval fixture",
 }
 
 
@@ -380,19 +481,28 @@ def describe_changes(before: Binding, after: Binding) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Such as ``"onnxruntime 1.31.1 -> 1.32.0"`` or ``"provider option use_tf32 1 -> 0"``.
+        Such as ``"onnxruntime 1.31.1 -> 1.32.0"``, ``"code of runtime/engine.py"`` or ``"provider option use_tf32 1 ->
+        0"``; what may be the cause of other changes comes first.
     """
     old, new = before.to_dict(), after.to_dict()
     changes: list[str] = []
-    for name in old:
+    for name, label in _LABELS.items():
         if old[name] == new[name]:
             continue
-        label = _LABELS.get(name, name)
-        if isinstance(old[name], dict):
+        if name == "code":
+            changes.append(_code_change(old[name], new[name]))
+        elif isinstance(old[name], dict):
             changes += _option_changes(label, old[name], new[name])
         else:
             changes.append(f"{label} {_short(old[name])} -> {_short(new[name])}")
     return tuple(changes)
+
+
+def _code_change(old: dict[str, str], new: dict[str, str]) -> str:
+    """Name the source files that changed, came or went."""
+    names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+    more = f" and {len(names) - _SHOWN_FILES} more files" if len(names) > _SHOWN_FILES else ""
+    return f"code of {', '.join(names[:_SHOWN_FILES])}{more}"
 
 
 def _option_changes(label: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:

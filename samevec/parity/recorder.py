@@ -38,7 +38,7 @@ class Recorder:
     lengths : sequence of int
         Tokens of every case.
     call : tuple of int
-        Case numbers of the call that runs now; whoever calls sets it.
+        Case numbers of the call that runs now; the caller sets it.
     """
 
     twins: Sequence[int]

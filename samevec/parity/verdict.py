@@ -41,6 +41,8 @@ class GroupingRun:
         The same, where the two are meant to be alike (``Grouping.like``): what this one adds is how it was asked for.
     problems : tuple of str
         Rules of the grouping itself that were broken, in words.
+    elapsed_s : float
+        Of checking those rules; what the runs took is in the grouping's cells.
     """
 
     name: str
@@ -50,6 +52,7 @@ class GroupingRun:
     same_as: str | None = None
     like: str | None = None
     problems: tuple[str, ...] = ()
+    elapsed_s: float = field(default=0.0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
@@ -61,6 +64,7 @@ class GroupingRun:
             "same_as": self.same_as,
             "like": self.like,
             "problems": list(self.problems),
+            "elapsed_s": round(self.elapsed_s, 6),
         }
 
 
@@ -91,6 +95,8 @@ class Cell:
         What the worst case is there for.
     limits : tuple of (float, float), or None
         atol and rtol where they are not the lock's tolerance: values of a model card, computed in other precisions.
+    elapsed_s : float
+        What it took; where one run serves several levels, each has an equal share of it.
     """
 
     level: str
@@ -105,6 +111,7 @@ class Cell:
     features_digest: str = ""
     worst_tag: str = ""
     limits: tuple[float, float] | None = None
+    elapsed_s: float = field(default=0.0, compare=False)
 
     @property
     def name(self) -> str:
@@ -154,6 +161,7 @@ class Cell:
             "bits_required": self.bits_required,
             "features_digest": self.features_digest,
             "limits": None if self.limits is None else list(self.limits),
+            "elapsed_s": round(self.elapsed_s, 6),
         }
 
 
@@ -185,6 +193,10 @@ class AnswersCheck:
         Cases with other bits.
     processor : str
         What computed here.
+    sweep_compared : int
+        Rows of the sweep that were compared too.
+    sweep_changed : tuple of int
+        Tokens of those with other bits.
     """
 
     arithmetic: int
@@ -192,15 +204,21 @@ class AnswersCheck:
     n_compared: int
     changed: tuple[int, ...]
     processor: str
+    sweep_compared: int = 0
+    sweep_changed: tuple[int, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence where any bit differs."""
-        if not self.changed:
-            return ()
-        words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
-        where = f"first case {self.changed[0]}, on {self.processor}"
-        return (f"answers: {words}, {where}; samevec parity --bisect names the operator",)
+        """One sentence where any bit differs, for the cases and for the sweep."""
+        found = []
+        if self.changed:
+            words = f"{len(self.changed)} of {self.n_compared} cases have other bits than at export"
+            where = f"first case {self.changed[0]}, on {self.processor}"
+            found.append(f"answers: {words}, {where}; samevec parity --bisect names the operator")
+        if self.sweep_changed:
+            words = f"{len(self.sweep_changed)} of {self.sweep_compared} sweep rows have other bits than at export"
+            found.append(f"answers: {words}, the first of {self.sweep_changed[0]} tokens, on {self.processor}")
+        return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
@@ -210,6 +228,8 @@ class AnswersCheck:
             "n_compared": self.n_compared,
             "changed": list(self.changed),
             "processor": self.processor,
+            "sweep_compared": self.sweep_compared,
+            "sweep_changed": list(self.sweep_changed),
         }
 
 
@@ -271,7 +291,9 @@ class Verdict:
         Only the quick subset was run: good for finding faults early, never for serving.
     baseline : bool
         The candidate is PyTorch itself, behind the Session protocol: what batching alone moves.
-    lock_entry_digest, driver_digest : str
+    lock_entry_digest, code_digest : str
+    reference_toolchain : mapping of str to str
+        What computed the reference: versions of torch, transformers and others, and of the samevec that wrote it.
     artifact_digest : str or None
         None where what ran is no exported artifact.
     error_level : str
@@ -286,6 +308,10 @@ class Verdict:
         What PyTorch's own batches moved at export; None where the artifact does not say.
     answers : AnswersCheck or None
         Bits compared with those of the export; None where the native library does not compute.
+    same_bits_as : tuple of str
+        Libraries of other versions under which the answers were the same to the last bit: ``"onnxruntime 1.31.1"``.
+    receipt_problem : str
+        Why this verdict is not on file as it should be; empty when it is, and for what needs no receipt.
     """
 
     model: str
@@ -305,7 +331,8 @@ class Verdict:
     quick: bool = False
     baseline: bool = False
     lock_entry_digest: str = ""
-    driver_digest: str = ""
+    code_digest: str = ""
+    reference_toolchain: Mapping[str, str] = field(default_factory=dict)
     artifact_digest: str | None = None
     error_level: str = ""
     row_errors: Mapping[str, tuple[RowError, ...]] = field(default_factory=dict)
@@ -313,6 +340,8 @@ class Verdict:
     rankings: Rankings | None = None
     torch_baseline: TorchBaseline | None = None
     answers: AnswersCheck | None = None
+    same_bits_as: tuple[str, ...] = ()
+    receipt_problem: str = ""
 
     @property
     def passed(self) -> bool:
@@ -332,15 +361,19 @@ class Verdict:
 
     @property
     def words(self) -> str:
-        """One line: the outcome, with the greatest difference found."""
+        """One line: the outcome, with the greatest difference found, and what became of the receipt."""
         name = "quick parity" if self.quick else "parity"
+        unwritten = f"; {self.receipt_problem}" if self.receipt_problem else ""
         if not self.passed:
-            return f"{self.model} ({self.profile}): {name} failed, {len(self.failures)} findings"
+            return f"{self.model} ({self.profile}): {name} failed, {len(self.failures)} findings{unwritten}"
         greatest = max((cell.comparison.max_abs for cell in self.cells if cell.comparison), default=0.0)
         same = "" if self.answers is None else f", bits as at export: {self.answers.digest[:19]}"
+        same += f", the same bits as under {' and '.join(self.same_bits_as)}" if self.same_bits_as else ""
+        exact = bool(self.cells) and not greatest
+        figure = "0.0, as if the candidate had written the reference" if exact else f"{greatest:.1e}"
         return (
             f"{self.model} ({self.profile}): {name} passed, {len(self.cells)} cells, greatest difference "
-            f"{greatest:.1e}{same}"
+            f"{figure}{same}{unwritten}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -356,7 +389,8 @@ class Verdict:
             "lock_entry_digest": self.lock_entry_digest,
             "artifact_digest": self.artifact_digest,
             "case_set_digest": self.case_set_digest,
-            "driver_digest": self.driver_digest,
+            "code_digest": self.code_digest,
+            "reference_toolchain": dict(self.reference_toolchain),
             "n_cases": self.n_cases,
             "repeats": self.repeats,
             "tolerance": dict(self.tolerance),
@@ -373,6 +407,8 @@ class Verdict:
             "rankings": None if self.rankings is None else self.rankings.to_dict(),
             "torch_baseline": None if self.torch_baseline is None else self.torch_baseline.to_dict(),
             "answers": None if self.answers is None else self.answers.to_dict(),
+            "same_bits_as": list(self.same_bits_as),
+            "receipt_problem": self.receipt_problem,
         }
 
     def with_findings(
@@ -414,7 +450,8 @@ class Verdict:
             ISO 8601 in UTC.
         """
         summary = self.to_dict()
-        for name in ("passed", "tolerance", "failures", "not_measured"):  # said once, in the receipt itself
+        # Said once, in the receipt itself; or not to be said in one.
+        for name in ("passed", "tolerance", "failures", "not_measured", "receipt_problem"):
             del summary[name]
         for name in ("row_errors", "histograms"):  # for plots; a receipt is read at every start
             del summary[name]

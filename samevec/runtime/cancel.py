@@ -28,7 +28,7 @@ class CancelToken:
         return self._cancelled
 
     def cancel(self) -> None:
-        """Give the work up: whoever watches is told, in this thread, and before this returns."""
+        """Give the work up: watchers are called in this thread, before this returns."""
         with self._lock:
             if self._cancelled:
                 return
@@ -77,7 +77,7 @@ def every_cancelled(tokens: Sequence[CancelToken]) -> Iterator[CancelToken]:
     Parameters
     ----------
     tokens : sequence of CancelToken
-        Of every item in the run. An item that nobody can cancel has one that stays as it is; without any tokens the
+        Of every item in the run. An item that cannot be cancelled has one that never changes; without any tokens the
         given one is never cancelled.
 
     Yields

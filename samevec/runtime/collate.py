@@ -59,7 +59,7 @@ class Features:
 
 
 def padded_length(n_tokens: int, pad_to_multiple: int) -> int:
-    """Return the width of a run whose longest row has so many tokens."""
+    """Return the width of a run whose longest row has `n_tokens` tokens."""
     return -(-n_tokens // pad_to_multiple) * pad_to_multiple
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,21 +15,19 @@ from samevec.machine import give_back_memory
 from samevec.runtime.batching.cost import COSTS, CostModel
 from samevec.runtime.batching.parallel import BulkSession, run_side_by_side, shared_runs
 from samevec.runtime.batching.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
+from samevec.runtime.cancel import CancelToken
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.limits import AdaptiveLimit, MemoryGuard, Watch
-from samevec.runtime.rows import TokenRow
-from samevec.runtime.sessions.arena import ArenaSession
-from samevec.runtime.sessions.onnx import CancellableSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.rows import TokenRow
+    from samevec.runtime.sessions.base import Session
 
 __all__ = ["Engine", "Outcome", "RunRecorder", "check_finite"]
 
@@ -102,7 +99,7 @@ class Engine:
     memory : MemoryGuard
         Keeps every run within the memory that is there; off unless it knows what a token takes.
     limit : AdaptiveLimit
-        Rows that proved too many; shared by whoever runs through this engine.
+        Rows that proved too many; shared by all callers of this engine.
     clock : callable
         Seconds, monotonic; an argument so that tests can replace it.
     give_back : callable
@@ -149,7 +146,7 @@ class Engine:
         WorkCancelledError
             It was cancelled.
         """
-        return self._run(self.session, self._collate(rows), cancel)
+        return self._run(self.session, self._collate(rows), cancel, keep_memory=False)
 
     def run_guarded(
         self,
@@ -187,8 +184,8 @@ class Engine:
             A run failed for another reason.
         """
         session = self.bulk.get() if bulk and self.bulk is not None else self.session
-        watch = Watch(clock=self.clock, cancel=cancel)
-        return self._run_pieces(session, rows, watch, recorder, keeps_arena=more_follows)
+        watch = Watch(clock=self.clock, cancel=cancel or CancelToken())
+        return self._run_pieces(session, rows, watch, recorder, keep_memory=more_follows)
 
     def run_rows(
         self,
@@ -293,30 +290,31 @@ class Engine:
             In the order of `rows`.
         """
         end_s = None if deadline_s is None else self.clock() + deadline_s
-        watch = Watch(clock=self.clock, end_s=end_s, cancel=cancel)
+        watch = Watch(clock=self.clock, end_s=end_s, cancel=cancel or CancelToken())
         raw = np.empty((len(rows), self.width), dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
         for chosen, done in self._run_microbatches(rows, steps, watch, recorder):
             raw[chosen] = done.raw  # scatter by stored position
             errors.update({chosen[i]: error for i, error in done.errors.items()})
         if len(steps.microbatches) > 1:
-            self.empty_arenas()
+            self.release_memory()
             self.give_back()
         return Outcome(raw, errors)
 
-    def empty_arenas(self) -> None:
-        """Give back work memory that was left to runs which did not come, by a run of one token where there is some.
+    def release_memory(self) -> None:
+        """Release work memory that was kept for runs which did not come.
 
         Of runs side by side the last to end may be one that expected others to follow it.
 
         Raises
         ------
         SessionRunError
-            That run failed.
+            See :meth:`samevec.runtime.sessions.base.Session.release_memory`.
         """
-        for session in (self.session, None if self.bulk is None else self.bulk.opened):
-            if isinstance(session, ArenaSession) and session.holds_arena:
-                self._run(session, self._collate([TokenRow((self.pad_token_id,))]), None)
+        self.session.release_memory()
+        share = None if self.bulk is None else self.bulk.opened
+        if share is not None:
+            share.release_memory()
 
     def _run_microbatches(
         self, rows: Sequence[TokenRow], steps: Plan, watch: Watch, recorder: RunRecorder | None
@@ -329,20 +327,20 @@ class Engine:
         shared = self._shared(steps)
         notes: list[_Notes | None] = [None if recorder is None else _Notes() for _ in every]
 
-        def run(number: int, session: Session, *, keeps_arena: bool) -> Outcome:
+        def run(number: int, session: Session, *, keep_memory: bool) -> Outcome:
             chosen_rows = [rows[i] for i in every[number]]
-            return self._run_pieces(session, chosen_rows, watch, notes[number], keeps_arena=keeps_arena)
+            return self._run_pieces(session, chosen_rows, watch, notes[number], keep_memory=keep_memory)
 
         alone = sorted(set(range(len(every))) - set(shared))
         try:
             for n_begun, number in enumerate(alone, 1):
-                yield every[number], run(number, self.session, keeps_arena=n_begun < len(alone))
+                yield every[number], run(number, self.session, keep_memory=n_begun < len(alone))
             if shared and self.bulk is not None:
                 session, n_workers = self.bulk.get(), self.bulk.n_workers
                 # As many as run at once are the last ones: none of them leaves its work memory to another.
                 n_keeping = len(shared) - n_workers
                 tasks = [
-                    functools.partial(run, number, session, keeps_arena=place < n_keeping)
+                    functools.partial(run, number, session, keep_memory=place < n_keeping)
                     for place, number in enumerate(shared)
                 ]
                 yield from zip([every[number] for number in shared], run_side_by_side(tasks, n_workers), strict=True)
@@ -398,7 +396,7 @@ class Engine:
         watch: Watch,
         recorder: RunRecorder | None,
         *,
-        keeps_arena: bool,
+        keep_memory: bool,
     ) -> Outcome:
         raw = np.full((len(rows), self.width), np.nan, dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
@@ -410,8 +408,7 @@ class Engine:
             if recorder is not None:
                 recorder(piece, features)
             try:
-                with session.keeping_arena() if keeps_arena and isinstance(session, ArenaSession) else nullcontext():
-                    raw[piece] = self._run(session, features, watch.cancel)
+                raw[piece] = self._run(session, features, watch.cancel, keep_memory=keep_memory)
             except SessionRunError as error:
                 if not error.out_of_memory:
                     raise
@@ -440,11 +437,10 @@ class Engine:
     def _collate(self, rows: Sequence[TokenRow]) -> Features:
         return collate(rows, pad_token_id=self.pad_token_id, pad_to_multiple=self.pad_to_multiple)
 
-    def _run(self, session: Session, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
-        if cancel is not None and isinstance(session, CancellableSession):
-            raw = session.run_cancellable(features, cancel)
-        else:
-            raw = session.run(features)
+    def _run(
+        self, session: Session, features: Features, cancel: CancelToken | None, *, keep_memory: bool
+    ) -> NDArray[np.float32]:
+        raw = session.run(features, cancel=cancel, keep_memory=keep_memory)
         expected = (features.shape[0], self.width)
         if raw.shape != expected or raw.dtype != np.float32:  # numpy would broadcast one row over all
             raise SessionRunError(f"a run gave {raw.dtype} of shape {raw.shape}, float32 of shape {expected} is needed")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from samevec.errors import DeadlineExceededError
 from samevec.machine import available_memory_bytes
+from samevec.runtime.cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from samevec.runtime.cancel import CancelToken
 
 __all__ = ["AdaptiveLimit", "MemoryGuard", "Watch"]
 
@@ -27,12 +26,13 @@ class Watch:
         Seconds, monotonic.
     end_s : float or None
         The deadline, in the clock's time.
-    cancel : CancelToken or None
+    cancel : CancelToken
+        Given to every run, whether or not anyone can cancel: the gate runs what requests run.
     """
 
     clock: Callable[[], float]
     end_s: float | None = None
-    cancel: CancelToken | None = None
+    cancel: CancelToken = field(default_factory=CancelToken)
 
     def require_time(self) -> None:
         """Go on, or stop here.
@@ -44,8 +44,7 @@ class Watch:
         DeadlineExceededError
             The deadline has passed.
         """
-        if self.cancel is not None:
-            self.cancel.require_wanted()
+        self.cancel.require_wanted()
         if self.end_s is not None and self.clock() >= self.end_s:
             raise DeadlineExceededError
 
@@ -112,7 +111,7 @@ class AdaptiveLimit:
         return max_rows if rows is None else min(max_rows, rows)
 
     def shrink(self, n_rows: int, *, fitting: int = 1) -> None:
-        """Note that so many rows were too many: the limit is now half of them at most, or what is known to fit."""
+        """Note that `n_rows` rows were too many: the limit is now half of them at most, or what is known to fit."""
         with self._lock:
             self._trouble_rows = max(self._trouble_rows, n_rows)
             self._rows = max(fitting, min(n_rows, self._rows or n_rows) // 2)

@@ -32,12 +32,11 @@ __all__ = [
 CALL_TEXTS = 256
 CALL_CHARACTERS = 1 << 17
 _PIECES_PER_CALL = 4
-_PIECE_CHARACTERS = CALL_CHARACTERS // _PIECES_PER_CALL
 #: Characters without a seam that are tokenised at once all the same.
 MAX_UNBROKEN_CHARACTERS = 1 << 20
 
 # Where a text may be cut: after a letter or digit and before what ends a word. Byte-level and WordPiece tokenizers make
-# no token of both; each seam is tried out all the same, on so many characters at either side.
+# no token of both; each seam is tried out all the same, on this number of characters at either side.
 _SEAM = re.compile(r"(?<=[^\W_])(?=[\s.,;:!?\u3001\u3002\uff0c])")
 _TRIED_CHARACTERS = 128
 _LOOK_BACK_CHARACTERS = 2048
@@ -74,8 +73,8 @@ class UnbrokenTextError(Exception):
         super().__init__(f"{n_characters} characters without a seam")
 
 
-def call_groups(lengths: Sequence[int]) -> Iterator[range]:
-    """Group texts for calls into the library; a text of more than `CALL_CHARACTERS` is alone.
+def call_groups(lengths: Sequence[int], *, call_characters: int = CALL_CHARACTERS) -> Iterator[range]:
+    """Group texts for calls into the library; a text of more than `call_characters` is alone.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ def call_groups(lengths: Sequence[int]) -> Iterator[range]:
     """
     start, n_characters = 0, 0
     for i, length in enumerate(lengths):
-        if i > start and (i - start == CALL_TEXTS or n_characters + length > CALL_CHARACTERS):
+        if i > start and (i - start == CALL_TEXTS or n_characters + length > call_characters):
             yield range(start, i)
             start, n_characters = i, 0
         n_characters += length
@@ -97,7 +96,13 @@ def call_groups(lengths: Sequence[int]) -> Iterator[range]:
         yield range(start, len(lengths))
 
 
-def encode_long(encode: Callable[[list[str]], list[Encoding]], text: str, *, keep_tokens: int) -> Content:
+def encode_long(
+    encode: Callable[[list[str]], list[Encoding]],
+    text: str,
+    *,
+    keep_tokens: int,
+    call_characters: int = CALL_CHARACTERS,
+) -> Content:
     """Tokenise a text in pieces.
 
     Parameters
@@ -107,6 +112,8 @@ def encode_long(encode: Callable[[list[str]], list[Encoding]], text: str, *, kee
     text : str
     keep_tokens : int
         How many of the first tokens are wanted.
+    call_characters : int
+        Most characters of a call, at least 4; the probe makes seams in short texts with it.
 
     Returns
     -------
@@ -119,7 +126,7 @@ def encode_long(encode: Callable[[list[str]], list[Encoding]], text: str, *, kee
     """
     ids: list[int] = []
     n_tokens = 0
-    waiting = pieces(encode, text)
+    waiting = pieces(encode, text, call_characters=call_characters)
     while call := list(islice(waiting, _PIECES_PER_CALL)):
         for encoding in encode(call):
             if len(ids) < keep_tokens:
@@ -128,17 +135,19 @@ def encode_long(encode: Callable[[list[str]], list[Encoding]], text: str, *, kee
     return Content(ids, n_tokens)
 
 
-def pieces(encode: Callable[[list[str]], list[Encoding]], text: str) -> Iterator[str]:
+def pieces(
+    encode: Callable[[list[str]], list[Encoding]], text: str, *, call_characters: int = CALL_CHARACTERS
+) -> Iterator[str]:
     """Cut a text where no token is cut; the arguments and errors are those of :func:`encode_long`.
 
     Yields
     ------
     str
-        In order, without gaps, mostly of `CALL_CHARACTERS` / 4. A text that is not longer is the only one.
+        In order, without gaps, mostly of `call_characters` / 4. A text that is not longer is the only one.
     """
-    start = 0
-    while len(text) - start > _PIECE_CHARACTERS:
-        stop = _seam(encode, text, start)
+    start, size = 0, call_characters // _PIECES_PER_CALL
+    while len(text) - start > size:
+        stop = _seam(encode, text, start, size)
         if stop is None:
             if len(text) - start > MAX_UNBROKEN_CHARACTERS:
                 raise UnbrokenTextError(len(text) - start)
@@ -148,10 +157,10 @@ def pieces(encode: Callable[[list[str]], list[Encoding]], text: str) -> Iterator
     yield text[start:]
 
 
-def _seam(encode: Callable[[list[str]], list[Encoding]], text: str, start: int) -> int | None:
+def _seam(encode: Callable[[list[str]], list[Encoding]], text: str, start: int, size: int) -> int | None:
     """Return where a piece that begins at `start` may end: the last seam before its size is full, else the next one."""
-    full = start + _PIECE_CHARACTERS
-    for begin in (full - _LOOK_BACK_CHARACTERS, start + 1):  # near the end as a rule
+    full = start + size
+    for begin in (max(full - _LOOK_BACK_CHARACTERS, start + 1), start + 1):  # near the end as a rule
         back = [match.start() for match in _SEAM.finditer(text, begin, full)]
         for at in back[: -_MOST_TRIES - 1 : -1]:
             if _holds(encode, text, at):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from samevec.lock import LockedModel
     from samevec.runtime.batching.cost import CostModel
     from samevec.runtime.batching.parallel import BulkSession
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
 
-#: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use (DESIGN section 6).
+#: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use.
 DEFAULT_ROWS = {"embed": 32, "rerank": 64}
 
 

@@ -2,7 +2,7 @@
 
 The tokenizer file's own padding and truncation are switched off once, at load, and never set again: limits are
 arguments of each call. (The reranker's file pads every pair to 8,000 tokens if left as it is, and settings changed on a
-shared tokenizer leak between threads, CASES O16.)
+shared tokenizer leak between threads.)
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ class Tokenizer:
         The model's limit, special tokens included.
     type_ids : bool
         Whether rows carry segment ids.
+    call_characters : int
+        Characters tokenised in one call; longer texts are tokenised in pieces, see
+        :mod:`samevec.runtime.long_text`.
     """
 
     raw: RawTokenizer
     max_tokens: int
     type_ids: bool = False
+    call_characters: int = CALL_CHARACTERS
 
     @classmethod
     def from_file(cls, path: Path, *, max_tokens: int, type_ids: bool = False) -> Tokenizer:
@@ -88,7 +92,7 @@ class Tokenizer:
         max_tokens : int, optional
             Limit for this call, special tokens included; never above the model's own.
         truncate : bool
-            Cut content tokens from the right so that the terminal token stays (CASES O02); False refuses instead.
+            Cut content tokens from the right so that the terminal token stays; False refuses instead.
         field : str
             What the caller calls the texts, for messages.
 
@@ -207,15 +211,18 @@ class Tokenizer:
         indices: Sequence[int] | None = None,
     ) -> Iterator[Content]:
         """Tokenise texts, some at a time; for messages each is the caller's item of its index, else of its position."""
-        for group in call_groups([len(prompt) + len(text) for text in texts]):
+        lengths = [len(prompt) + len(text) for text in texts]
+        for group in call_groups(lengths, call_characters=self.call_characters):
             named = group if indices is None else [indices[i] for i in group]
             yield from self._encode([prompt + texts[i] for i in group], keep_tokens, field=field, indices=named)
 
     def _encode(self, texts: list[str], keep_tokens: int, *, field: str, indices: Sequence[int]) -> Iterator[Content]:
         """Tokenise a group of texts; a long one is in no group."""
         try:
-            if len(texts) == 1 and len(texts[0]) > CALL_CHARACTERS:
-                yield encode_long(self._encode_call, texts[0], keep_tokens=keep_tokens)
+            if len(texts) == 1 and len(texts[0]) > self.call_characters:
+                yield encode_long(
+                    self._encode_call, texts[0], keep_tokens=keep_tokens, call_characters=self.call_characters
+                )
                 return
             for encoding in self._encode_call(texts):
                 yield Content(encoding.ids[:keep_tokens], len(encoding))

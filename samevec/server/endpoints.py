@@ -207,7 +207,7 @@ def _is_live(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except OSError:
-            return True  # a full backlog, or no permission: somebody's
+            return True  # a full backlog, or no permission: in use
     return True
 
 

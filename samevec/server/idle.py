@@ -1,4 +1,4 @@
-"""Models that nobody asks for are unloaded after a while, and loaded again by the next request."""
+"""Idle models are unloaded after a while; the next request loads them again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdleModels:
-    """Who is in use, and since when nobody was. Everything here runs in the event loop, but for loading itself.
+    """Which models are in use, and since when others are idle. Runs in the event loop, but for loading itself.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class IdleModels:
         loading = self._loading.get(name)
         if loading is None:
             loading = self._loading[name] = asyncio.ensure_future(self._load_now(name))
-            loading.add_done_callback(lambda done: done.cancelled() or done.exception())  # read, if nobody waits
+            loading.add_done_callback(lambda done: done.cancelled() or done.exception())  # read where no request waits
         await asyncio.shield(loading)
 
     async def _load_now(self, name: str) -> None:
@@ -108,7 +108,7 @@ class IdleModels:
             self._loading.pop(name, None)
 
     def unload_due(self) -> list[str]:
-        """Unload the models that nobody has used for long enough.
+        """Unload the models that have been idle for long enough.
 
         Returns
         -------

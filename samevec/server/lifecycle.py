@@ -295,7 +295,7 @@ class _LoopErrors:
 
 
 async def _unload_idle(service: Service, after_s: float) -> None:
-    """Look now and then for models that nobody has asked for; for ever."""
+    """Look now and then for idle models, until cancelled."""
     while after_s:
         await asyncio.sleep(min(_LOOK_IDLE_S, after_s))
         service.unload_idle()
@@ -311,8 +311,8 @@ async def _give_back_at_rest(service: Service) -> None:
 
 def _give_back(service: Service) -> None:
     try:
-        service.empty_arenas()
-    except SamevecError as error:  # whoever asks next will be told
+        service.release_memory()
+    except SamevecError as error:  # the next request gets the error
         _log.warning("work memory could not be given back: %s", error)
     gc.collect()  # what connections leave refers to itself, 2.5 MB for 200, and the interpreter sees no haste
     give_back_memory()
@@ -356,7 +356,7 @@ async def _drain(
         await asyncio.wait_for(service.wait_drained(), drain_s)
     except TimeoutError:
         _log.warning("work was still unfinished after %g s and is dropped", drain_s)
-        service.stop(timeout_s=0)  # whoever waits gets 503 instead of a closed connection
+        service.stop(timeout_s=0)  # waiting requests get 503 instead of a closed connection
     # Computed is not yet sent: answers on their way keep what is left of the time, and at least a moment.
     left_s = max(1.0, end_s - time.monotonic())
     await frames.stop(timeout_s=left_s)

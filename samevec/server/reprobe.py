@@ -1,42 +1,29 @@
-"""The start-up probe again and again while serving: a core that began to compute wrongly is found out."""
+"""The probe through the server's own queue and workers: at its start, and again and again while it serves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from samevec.errors import NonFiniteOutputError, NotReadyError
 from samevec.server.queue.microbatch import brief, public_words
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from samevec.runtime.rows import TokenRow
+    from samevec.parity.probe import Probe, ProbeCall
 
-__all__ = ["OUTCOMES", "Probe", "Reprobing"]
+__all__ = ["OUTCOMES", "Reprobing"]
 
 _log = logging.getLogger(__name__)
 
 #: How a probe may end; ``error``: it could not be computed, and the next one tells more.
 OUTCOMES = ("passed", "failed", "error")
-
-
-class Probe(Protocol):
-    """Rows with known outputs; :class:`samevec.parity.probe.Probe` is one."""
-
-    @property
-    def rows(self) -> Sequence[TokenRow]:
-        """What is computed."""
-        ...
-
-    def problem(self, raw: NDArray[np.float32]) -> str | None:
-        """Return what differs in their raw outputs, as the end of a sentence; None when nothing does."""
-        ...
 
 
 class Reprobing:
@@ -46,8 +33,8 @@ class Reprobing:
     ----------
     probes : mapping of str to Probe
         By the model's name.
-    compute : callable
-        Given a model's name and rows, awaits their raw outputs.
+    ask : callable
+        Given a model's name and a call, awaits what a client would get.
     holding : callable
         Given a model's name, keeps it as it is during a block, and says whether it is loaded.
 
@@ -60,19 +47,32 @@ class Reprobing:
     def __init__(
         self,
         probes: Mapping[str, Probe],
-        compute: Callable[[str, Sequence[TokenRow]], Awaitable[NDArray[np.float32]]],
+        ask: Callable[[str, ProbeCall], Awaitable[NDArray[np.float32]]],
         *,
         holding: Callable[[str], AbstractContextManager[bool]],
     ) -> None:
         self.failures: dict[str, str] = {}
         self._probes = probes
-        self._compute = compute
+        self._ask = ask
         self._holding = holding
         self._counts = {name: dict.fromkeys(OUTCOMES, 0) for name in probes}
 
     def counts(self, name: str) -> dict[str, int]:
         """Return how many probes of a model ended in each outcome; empty for one that is not probed."""
         return dict(self._counts.get(name, {}))
+
+    async def require_passed(self) -> None:
+        """Probe every model once, before anyone else may ask.
+
+        Raises
+        ------
+        NotReadyError
+            With what differs, and the command that mends it.
+        """
+        for name, probe in self._probes.items():
+            problem = await self._problem(name)
+            if problem is not None:
+                raise NotReadyError(f"{name}: the start-up probe through the server {problem}; run: {probe.fix}")
 
     async def repeat(self, every_s: float, *, wait: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Probe every loaded model each time `wait` has waited; for ever, not at all with 0 seconds."""
@@ -87,14 +87,23 @@ class Reprobing:
                 if is_loaded and name not in self.failures:
                     await self._probe(name)
 
-    async def _probe(self, name: str) -> None:
+    async def _problem(self, name: str) -> str | None:
+        """Return what differs, as the end of a sentence; looked at when all answers are there."""
         probe = self._probes[name]
+        asked: list[tuple[ProbeCall, NDArray[np.float32]]] = []
         try:
-            problem = probe.problem(await self._compute(name, probe.rows))
+            for calls in probe.server:
+                found = await asyncio.gather(*(self._ask(name, call) for call in calls))
+                asked += zip(calls, found, strict=True)
+        except NonFiniteOutputError as error:
+            return f"came to nothing: {public_words(error)}"
+        return probe.problem(asked)
+
+    async def _probe(self, name: str) -> None:
+        try:
+            problem = await self._problem(name)
         except NotReadyError:  # its worker has died or is stopping, which readiness tells
             return
-        except NonFiniteOutputError as error:
-            problem = f"came to nothing: {public_words(error)}"
         except Exception as error:
             self._counts[name]["error"] += 1
             _log.warning("%s: a repeated probe could not be computed, and will be tried again: %s", name, brief(error))

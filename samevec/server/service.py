@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from samevec.parity.probe import ProbeCall
     from samevec.runtime.rows import TokenRow
     from samevec.server.http.tokens import Token
     from samevec.server.queue.admission import Received
@@ -191,7 +192,7 @@ class Service:
         reloadable = {one.name: one.reloadable for one in self.models if one.reloadable is not None}
         self._idle = IdleModels(reloadable, after_s=settings.idle_unload_s, clock=clock)
         probes = {one.name: one.probe for one in self.models if one.probe is not None}
-        self.reprobing = Reprobing(probes, self._compute_probe, holding=self._idle.holding)
+        self.reprobing = Reprobing(probes, self._answer_probe, holding=self._idle.holding)
         self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
 
     def _worker(self, served: ServedModel) -> Worker:
@@ -228,17 +229,18 @@ class Service:
         return n_tokens / rate if rate else 0.0
 
     async def start(self) -> None:
-        """Start the workers and wait until each has computed a first row.
+        """Start the workers, wait until each has computed a first row, and probe every model through them.
 
         Raises
         ------
         NotReadyError
-            One could not.
+            A first row could not be computed, or a probe differs.
         """
         for worker in self._workers.values():
             worker.start()
         for worker in self._workers.values():
             await worker.wait_started()
+        await self.reprobing.require_passed()
 
     def begin_drain(self) -> None:
         """Refuse new work; what was accepted goes on."""
@@ -253,8 +255,8 @@ class Service:
         """Say once after work that there has been none since the last call."""
         return self._admission.comes_to_rest()
 
-    def empty_arenas(self) -> None:
-        """Give back the models' work memory that no run uses, see :meth:`samevec.runtime.engine.Engine.empty_arenas`.
+    def release_memory(self) -> None:
+        """Release the models' work memory that no run uses, see :meth:`samevec.runtime.engine.Engine.release_memory`.
 
         Raises
         ------
@@ -262,7 +264,7 @@ class Service:
             A run failed.
         """
         for served in self.models:
-            served.model.engine.empty_arenas()
+            served.model.engine.release_memory()
 
     def receive(self) -> Received:
         """Begin to count the bytes of a request; held as long as the request is."""
@@ -305,12 +307,14 @@ class Service:
         """Return the rerankers, in the order served."""
         return [served for served in self.models if isinstance(served.model, Reranker)]
 
-    async def embed(self, work: EmbedWork) -> Embedded:
+    async def embed(self, work: EmbedWork, *, is_probe: bool = False) -> Embedded:
         """Embed texts.
 
         Parameters
         ----------
         work : EmbedWork
+        is_probe : bool
+            It keeps no model from being unloaded.
 
         Returns
         -------
@@ -332,14 +336,15 @@ class Service:
                 return model.tokenizer.rows_from_ids(work.token_ids, field=work.field)
             return model.tokenize(work.texts, prompt=work.prompt_name, truncate=work.truncate, field=work.field)
 
-        done = await self._compute(served, tokenize, work, n_items=len(work.texts) or len(work.token_ids))
+        n_items = len(work.texts) or len(work.token_ids)
+        done = await self._compute(served, tokenize, work, n_items=n_items, is_probe=is_probe)
         vectors = model.finish(
             done.raw, dimensions=work.dimensions, normalize=work.normalize, renormalize=work.renormalize
         )
         _require_finite(vectors)
         return Embedded(model.name, vectors, done.n_tokens, done.cut)
 
-    async def rerank(self, work: RerankWork) -> Scored:
+    async def rerank(self, work: RerankWork, *, is_probe: bool = False) -> Scored:
         """Score pairs, see :meth:`embed`.
 
         Parameters
@@ -360,7 +365,7 @@ class Service:
                 work.pairs, truncate=work.truncate, max_document_tokens=work.max_document_tokens, field=work.field
             )
 
-        done = await self._compute(served, tokenize, work, n_items=len(work.pairs))
+        done = await self._compute(served, tokenize, work, n_items=len(work.pairs), is_probe=is_probe)
         scores = model.finish(done.raw, raw=work.raw_scores)
         _require_finite(scores[:, None])
         return Scored(model.name, scores, done.n_tokens, done.cut)
@@ -413,7 +418,13 @@ class Service:
             raise NotReadyError(failure)
 
     async def _compute(
-        self, served: ServedModel, tokenize: Callable[[], list[TokenRow]], work: EmbedWork | RerankWork, *, n_items: int
+        self,
+        served: ServedModel,
+        tokenize: Callable[[], list[TokenRow]],
+        work: EmbedWork | RerankWork,
+        *,
+        n_items: int,
+        is_probe: bool,
     ) -> _Computed:
         account = current_account()
         account.model, account.items = served.name, n_items
@@ -426,14 +437,26 @@ class Service:
             account.tokens, account.cut_items = n_tokens, len(cut)
             account.cut_tokens = sum(n for _, n in cut)
             ticket.add_tokens(n_tokens)
-            raw = await self._before(work.deadline_s, self._run(served, rows, work))
+            run = self._run_loaded if is_probe else self._run
+            raw = await self._before(work.deadline_s, run(served, rows, work))
         self._require_probed(served)  # it may have failed meanwhile
         return _Computed(raw, n_tokens, cut)
 
-    async def _compute_probe(self, name: str, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
-        """Compute a few rows as a small request's, beside bulk work where the engine can."""
-        future = self._workers[name].submit(rows, batch_size=None, deadline_s=None, field="probe")
-        return await asyncio.wrap_future(future)
+    async def _answer_probe(self, name: str, call: ProbeCall) -> NDArray[np.float32]:
+        """Answer a call of the probe as a request."""
+        items: Any = call.items
+        if any(served.name == name for served in self.rerankers()):
+            pairs = RerankWork(model=name, pairs=items, raw_scores=call.raw, batch_size=call.batch_size)
+            return (await self.rerank(pairs, is_probe=True)).scores
+        texts = EmbedWork(
+            model=name,
+            texts=items,
+            prompt_name=call.prompt,
+            dimensions=call.dimensions,
+            normalize=not call.raw,
+            batch_size=call.batch_size,
+        )
+        return (await self.embed(texts, is_probe=True)).vectors
 
     async def _run(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
         """Wait for a model's worker, and note how long the rows were queued and run."""
@@ -529,11 +552,10 @@ class Service:
             "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
             "worker": self._worker_info(served),
         }
-        if served.probe is not None:
+        if served.probe is not None and self.settings.reprobe_s:
             info["probes"] = self.reprobing.counts(served.name)
-        fallback = getattr(model.engine.session, "fallback_words", None)
-        if fallback is not None:
-            info["fallback"] = fallback
+        if model.engine.session.notice is not None:
+            info["fallback"] = model.engine.session.notice
         if isinstance(model, Embedder):
             least = entry.matryoshka_min_dimensions or model.dimensions
             info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}
@@ -578,7 +600,7 @@ def _require_prompt(work: EmbedWork, model: Embedder) -> None:
 
 
 def _require_finite(outputs: NDArray[np.float32]) -> None:
-    """Look a last time before serialisation: JSON would turn NaN into null under status 200 (CASES O07)."""
+    """Look a last time before serialisation: JSON would turn NaN into null under status 200."""
     bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
     if bad.size:
         raise NonFiniteOutputError(bad.tolist())

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from samevec.parity.probe import Probe
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
     from samevec.runtime.sessions.reloadable import Reloadable
-    from samevec.server.reprobe import Probe
 
 __all__ = ["GateName", "ServedModel", "ServerSettings"]
 
@@ -43,9 +43,9 @@ class ServedModel:
     bound_to : mapping
         What the receipt is bound to, shown there too.
     reloadable : Reloadable or None
-        With it the model may be unloaded while nobody asks; its engine is then the model's.
+        With it the model may be unloaded while idle; its engine is then the model's.
     probe : Probe or None
-        What is computed again every `reprobe_s` of the settings.
+        What is asked through the server's own queue at its start, and again every `reprobe_s` of the settings.
     """
 
     model: Embedder | Reranker

@@ -19,7 +19,7 @@ MAY_IMPORT_TORCH = ("samevec.export", "samevec.parity.reference.pytorch", "samev
 ALLOWED = {
     "runtime": (),
     "parity": ("samevec.runtime",),
-    "server": ("samevec.runtime", "samevec.parity.receipt"),
+    "server": ("samevec.runtime", "samevec.parity.receipt", "samevec.parity.probe"),
     "export": ("samevec.runtime", "samevec.parity"),
 }
 

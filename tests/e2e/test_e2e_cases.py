@@ -20,12 +20,17 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, artifact_of, environment, servin
 
 from samevec import load_embedder, load_reranker
 from samevec.errors import SessionRunError
+from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.compare import compare
-from samevec.parity.probe import probe_cases
+from samevec.parity.probe import Probe
 from samevec.parity.reference.file import read_reference
+from samevec.parity.sweep import capture_sweep, plan_sweep
+from samevec.progress import SilentProgress
 from samevec.runtime.collate import collate
+from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,10 +243,12 @@ def test_o06_ragged_rows_are_the_oracles(exported: ToyHome, oracle: Oracle, name
 
 def test_o06_the_probe_of_every_start_is_strongly_padded(exported: ToyHome) -> None:
     for name in (EMBEDDER, RERANKER):
-        lengths = [len(ids) for ids in read_reference(artifact_of(exported.path, name).reference_path).ids]
-        chosen = sorted(lengths[i] for i in probe_cases(lengths))
-        assert len(chosen) == 3
-        assert chosen[2] > 10 * chosen[1]
+        entry, reference = LOCK.model(name), read_reference(artifact_of(exported.path, name).reference_path)
+        cases = builtin_cases(entry.task, prompts=entry.prompts)
+        together = Probe.of(entry, reference, cases, tolerance=LOCK.tolerance).library[0][0]
+        *_, second, longest = sorted(len(reference.ids[i]) for i in together.cases)
+        assert together.batch_size == len(together.items)
+        assert longest > 3 * second
 
 
 EDGES = (31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 1024)
@@ -333,7 +340,7 @@ def test_o23_every_batch_and_length_is_the_oracles(exported: ToyHome, oracle: Or
     load = load_embedder if name == EMBEDDER else load_reranker
     model: Any = load(name, home=exported.path, lock="toy")
     reference = oracle.embedder if name == EMBEDDER else oracle.reranker
-    entry, architecture = LOCK.model(name), get_architecture(LOCK.model(name))
+    architecture = get_architecture(LOCK.model(name))
     for n_tokens in (1, 2, 8, 16, 17, 127, 128, 129, 1000, LIMIT):
         rows = toy_rows(n_tokens, 7 if n_tokens < 1000 else 2)
         expected = []
@@ -341,7 +348,9 @@ def test_o23_every_batch_and_length_is_the_oracles(exported: ToyHome, oracle: Or
             for row in rows:
                 feed = collate([row], pad_token_id=0, pad_to_multiple=1).as_feed(architecture.input_names)
                 tensors = {key: torch.from_numpy(array) for key, array in feed.items()}
-                expected.append(architecture.reference_rows(reference.module, tensors, entry.pooling).numpy()[0])
+                output = reference.module(**tensors)
+                raw = output.logits if name == RERANKER else output.last_hidden_state[:, -1]
+                expected.append(raw.numpy()[0])
         # 33 of the longest would be seconds of the same runs: the engine takes them one by one.
         for n_rows in (1, 2, 3, 7, 33) if n_tokens < LIMIT else (1, 2, 3):
             chosen = [i % len(rows) for i in range(n_rows)]
@@ -353,29 +362,30 @@ def test_o23_every_batch_and_length_is_the_oracles(exported: ToyHome, oracle: Or
             same(np.stack(expected)[chosen], found)
 
 
-def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(oracle: Oracle) -> None:
+def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(exported: ToyHome, oracle: Oracle) -> None:
     from samevec.export.graph import sweep_problems  # noqa: PLC0415 - needs the export extra
-    from samevec.progress import SilentProgress  # noqa: PLC0415
+    from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415 - loads torch
 
-    class Baked:
+    class Baked(Session):
         provider = "CPUExecutionProvider"
-        provider_options: dict[str, str] = {}  # noqa: RUF012 - a session's shape, nothing shared
 
-        def run(self, features: Features) -> Array:
+        def run(self, features: Features, **how: Any) -> Array:
             if features.shape != (2, 16):
                 raise SessionRunError("Got invalid dimensions for input: input_ids")
             return np.ones((2, 384), dtype=np.float32)
 
     entry = LOCK.model(EMBEDDER)
-    with pytest.raises(SessionRunError, match="invalid dimensions"):
-        sweep_problems(
-            Baked(),
-            oracle.embedder.module,
-            entry,
-            LOCK.tolerance,
-            pad_to_multiple=1,
-            progress=SilentProgress(),
-        )
+    tokenizer_path = artifact_of(exported.path, EMBEDDER).tokenizer_path
+    plan, progress = plan_sweep(longest_tokens=20, max_rows=2), SilentProgress()
+    torch = open_model(entry, TorchSession(oracle.embedder), tokenizer_path=tokenizer_path, pad_token_id=0)
+    reference = capture_sweep(torch, plan, limit=(), progress=progress)
+    found = []
+    for session in (Baked(), TorchSession(oracle.embedder)):
+        model = open_model(entry, session, tokenizer_path=tokenizer_path, pad_token_id=0)
+        found.append(sweep_problems(model, reference, plan, LOCK.tolerance, bits_required=False, progress=progress))
+    assert len(found[0]) == 3
+    assert all("invalid dimensions" in problem for problem in found[0])
+    assert found[1] == []
 
 
 def test_o22_auto_says_which_provider_it_took(exported: ToyHome, tmp_path: Path) -> None:

@@ -293,7 +293,8 @@ def test_closed_gates(state: str, home: Path, cli: Cli) -> None:
         content, shown, said = STATES[state]
         rewrite_receipt(home, EMBEDDER, **content)
     where = ("--lock", "toy", "--home", home)
-    fix = f"run: samevec parity --model {EMBEDDER} --profile cpu --lock toy --home {home}"
+    verb = "export" if state == "failed" else "parity"  # what failed fails again
+    fix = f"run: samevec {verb} --model {EMBEDDER} --profile cpu --lock toy --home {home}"
     done = cli("serve", *where, "--port", 0)
     assert done.code == 3
     (complaint,) = done.complaints  # the other model's gate is open, and it is not served alone
@@ -317,7 +318,7 @@ def test_a_changed_lock_entry_asks_for_an_export(home: Path, tmp_path: Path, cli
     done = cli("serve", "--lock", own, "--home", home, "--port", 0, "--model", EMBEDDER)
     assert done.code == 3
     (complaint,) = done.complaints
-    assert "the lock entry has changed since the export" in complaint
+    assert "the lock entry has changed since the export: license Apache-2.0 -> MIT; run: " in complaint
     assert complaint.endswith(f"run: samevec export --model {EMBEDDER} --profile cpu --lock '{own}' --home {home}")
 
 

@@ -237,7 +237,7 @@ def test_a_full_device_halves_and_then_gives_way_to_the_proved_cpu_for_good(cuda
     assert isinstance(session, FallbackSession)
     cuda.settings["PRETEND_ROWS"] = "2"
     assert compare(expected, model.encode(TEXTS), LOCK.tolerance).passed
-    assert (session.provider, session.fallback_words) == (CUDA, None)
+    assert (session.provider, session.notice) == (CUDA, None)
     cuda.settings["PRETEND_ROWS"] = "0"
     assert compare(expected, model.encode(TEXTS), LOCK.tolerance).passed
     assert session.provider == CPU
@@ -247,7 +247,7 @@ def test_a_full_device_halves_and_then_gives_way_to_the_proved_cpu_for_good(cuda
     assert model.encode(TEXTS).tobytes() == expected.tobytes()
     assert len(device.bound) == runs
     assert session.provider == CPU
-    assert "profile cpu, which has passed its own gate here, computes until restart" in (session.fallback_words or "")
+    assert "profile cpu, which has passed its own gate here, computes until restart" in (session.notice or "")
 
 
 @pytest.mark.parametrize(
@@ -290,9 +290,9 @@ def test_native_runs_keep_their_order_on_either(home: Path, monkeypatch: pytest.
             seen: list[int] = []
             run = type(model.engine.session).run
 
-            def noting(self: Any, features: Any, seen: list[int] = seen, run: Any = run) -> Any:
+            def noting(self: Any, features: Any, seen: list[int] = seen, run: Any = run, **how: Any) -> Any:
                 seen.extend(features.attention_mask.sum(axis=1).tolist())
-                return run(self, features)
+                return run(self, features, **how)
 
             patch.setattr(type(model.engine.session), "run", noting)
             found = model.encode(TEXTS, batch_size=5, policy="native")

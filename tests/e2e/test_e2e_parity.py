@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from e2e_tools import EMBEDDER, LOCK, RERANKER, adopt_digests, artifact_of, environment, rewrite_receipt, zero_block
+from e2e_tools import (
+    EMBEDDER,
+    LOCK,
+    RERANKER,
+    adopt_digests,
+    artifact_of,
+    environment,
+    paste,
+    rewrite_receipt,
+    zero_block,
+)
 
 from samevec.load import state_of
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.report.terminal import SHOWN_FAILURES
 from samevec.runtime.providers.profiles import get_profile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.model
 
@@ -158,6 +167,15 @@ def test_a_report_is_never_of_an_earlier_run(home: Path, tmp_path: Path, cli: Cl
     assert [path.name for path in kept.parent.iterdir()] == ["notes.txt"]
 
 
+def without_times(record: Any) -> Any:
+    """Leave out what no two runs have alike."""
+    if isinstance(record, list):
+        return [without_times(one) for one in record]
+    if isinstance(record, dict):
+        return {name: without_times(one) for name, one in record.items() if name != "elapsed_s"}
+    return record
+
+
 def test_the_verdict_is_the_same_without_torch(home: Path, tmp_path: Path, cli: Cli) -> None:
     words = [str(word) for word in flags(home, "--quick", "--json")]
     done = subprocess.run(
@@ -171,9 +189,7 @@ def test_the_verdict_is_the_same_without_torch(home: Path, tmp_path: Path, cli: 
     )
     assert done.returncode == 0, done.stderr
     verdicts = [json.loads(out) for out in (done.stdout, cli(*words).out)]
-    for (verdict,) in verdicts:
-        del verdict["elapsed_s"]
-    assert verdicts[0] == verdicts[1]
+    assert without_times(verdicts[0]) == without_times(verdicts[1])
 
 
 def test_the_live_reference_needs_torch_and_says_so_first(
@@ -204,3 +220,88 @@ def test_the_live_reference_compares_all_three(model: str, home: Path, tmp_path:
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "PyTorch, stored and computed again" in page
     assert "The baseline: PyTorch against PyTorch" in page
+
+
+#: The command under a limit of 100 bytes a file, which a full disk is like.
+UNDER_A_FILE_LIMIT = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+from samevec.cli.main import main
+main()
+"""
+
+
+def no_room(home: Path, folder: Path, *more: object, out: Path | None = None) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in flags(home, "--quick", *more)]
+    with contextlib.ExitStack() as stack:
+        return subprocess.run(
+            [sys.executable, "-c", UNDER_A_FILE_LIMIT, *words],
+            cwd=folder,
+            env=environment(folder),
+            stdout=subprocess.PIPE if out is None else stack.enter_context(out.open("w")),
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+
+def test_a11_a_failure_is_told_and_ends_the_older_pass_where_nothing_can_be_written(home: Path, tmp_path: Path) -> None:
+    break_weights(home)
+    rewrite_receipt(home, RERANKER)  # for the broken artifact, so that it would be served
+    assert gate(home) == "passed"
+    done = no_room(home, tmp_path, "--report", tmp_path / "report")
+    assert done.returncode == 1, done.stderr
+    assert "quick parity failed, " in done.stdout
+    assert "the receipt could not be written: " in done.stdout
+    assert "--report could not be written: File too large" in done.stderr
+    assert gate(home) == "missing"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a11_a_failure_is_the_exit_code_where_its_words_cannot_be_written(home: Path, tmp_path: Path) -> None:
+    break_weights(home)
+    rewrite_receipt(home, RERANKER)
+    for more in ((), ("--json",)):
+        done = no_room(home, tmp_path, *more, out=Path("/dev/full"))
+        assert done.returncode == 1, done.stderr
+        assert "could not be written: " in done.stderr
+        assert "Traceback" not in done.stderr
+    assert gate(home) == "missing"
+
+
+def test_a11_a_pass_without_a_receipt_is_not_exit_0(home: Path, tmp_path: Path) -> None:
+    rewrite_receipt(home, RERANKER, onnxruntime_version="1.0.0")
+    done = no_room(home, tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert "quick parity passed, " in done.stdout
+    assert "the receipt could not be written: " in done.stdout
+
+
+def test_a5_after_a_library_changed_the_printed_quick_command_opens_the_gate(
+    home: Path, tmp_path: Path, cli: Cli
+) -> None:
+    rewrite_receipt(home, RERANKER, onnxruntime_version="1.0.0")
+    complaint = cli("serve", "--lock", "toy", "--home", home, "--model", RERANKER, "--port", 0).complaints[0]
+    assert complaint.endswith(" --quick")
+    done = paste(complaint.rpartition("run: ")[2], folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "the same bits as under onnxruntime 1.0.0" in done.out
+    assert "No receipt was written" not in done.err
+    assert gate(home) == "passed"
+
+
+def test_d9_an_older_report_is_compared_and_read_before_it_is_written_over(
+    home: Path, tmp_path: Path, cli: Cli
+) -> None:
+    older = tmp_path / "report" / "report.json"
+    assert cli(*flags(home, "--quick", *outputs(tmp_path))).code == 0
+    done = cli(*flags(home, "--quick", "--compare", older, *outputs(tmp_path)))
+    assert done.code == 0, done.err
+    assert f"{RERANKER} (cpu): changed since: nothing that is bound" in done.err.splitlines()
+    assert f"{RERANKER} (cpu): 0 of " in done.err
+    suite = ET.parse(tmp_path / "report" / "junit.xml").getroot()[0]
+    assert all(float(case.get("time", "0")) > 0 for case in suite.iter("testcase"))
+    done = cli(*flags(home, "--compare", tmp_path / "report" / "index.html"))
+    assert done.code == 2
+    assert "neither a report nor a receipt" in done.complaints[0]

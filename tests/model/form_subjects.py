@@ -65,8 +65,15 @@ class Subject:
             for row in rows:
                 feed = collate([row], pad_token_id=0, pad_to_multiple=1).as_feed(architecture.input_names)
                 tensors = {name: torch.from_numpy(array) for name, array in feed.items()}
-                found.append(architecture.reference_rows(self.module, tensors, self.entry.pooling).numpy()[0])
+                found.append(self._pool(self.module(**tensors)).numpy()[0])
         return np.stack(found)
+
+    def _pool(self, output: Any) -> Any:
+        """Pool a row that has no padding."""
+        if self.entry.task == "rerank":
+            return output.logits
+        states = output.last_hidden_state
+        return {"last_token": states[:, -1], "cls": states[:, 0], "mean": states.mean(1)}[self.entry.pooling]
 
 
 def make_subject(name: str, folder: Path) -> Subject:

@@ -86,7 +86,7 @@ def test_the_reference_ranks_as_itself(embedder: Toy, reranker: Toy) -> None:
 class FirstToken(TorchSession):
     """Pools the first token; for an embedder whose head is the last."""
 
-    def run(self, features: Features) -> NDArray[np.float32]:
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
         torch = pytest.importorskip("torch")
         feed = features.as_feed(("input_ids", "attention_mask"))
         with torch.inference_mode():
@@ -99,8 +99,8 @@ class FirstToken(TorchSession):
 class NoMask(TorchSession):
     """Lets padding into the attention."""
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return super().run(dataclasses.replace(features, attention_mask=np.ones_like(features.attention_mask)))
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return super().run(dataclasses.replace(features, attention_mask=np.ones_like(features.attention_mask)), **how)
 
 
 def test_pooling_the_first_tokens_is_refused_by_the_rankings_alone(embedder: Toy) -> None:

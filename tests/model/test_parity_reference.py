@@ -204,9 +204,11 @@ class ChangedSession(TorchSession):
         super().__init__(model)
         self._wrong = wrong
 
-    def run(self, features: Features) -> NDArray[np.float32]:
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
         if self._wrong == "no mask":
-            return super().run(dataclasses.replace(features, attention_mask=np.ones_like(features.attention_mask)))
+            return super().run(
+                dataclasses.replace(features, attention_mask=np.ones_like(features.attention_mask)), **how
+            )
         torch = pytest.importorskip("torch")
         with torch.inference_mode():
             output = self._reference.module(**{k: torch.from_numpy(v) for k, v in features.as_feed(INPUTS).items()})

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from samevec.errors import SamevecError
-from samevec.load import open_candidate, reference_of
+from samevec.load import open_candidate, probe_of
 from samevec.lock import load_lock
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.probe import require_probe
@@ -45,10 +45,7 @@ def main(lock: str, model: str, home: str, how: str) -> None:
     rows = tokenize_cases(candidate.model, builtin_cases(entry.task, prompts=entry.prompts), together=True)
     try:
         if how == "probe":
-            tolerance, answers = loaded.tolerance, candidate.answers
-            require_probe(
-                candidate.model, reference_of(candidate), tolerance=tolerance, fix="samevec parity", answers=answers
-            )
+            require_probe(candidate.model, probe_of(candidate, loaded.tolerance))
         else:
             CHANGES[how]()
             candidate.model.run_microbatch(rows[:2])

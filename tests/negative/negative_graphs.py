@@ -146,6 +146,33 @@ def half_window(n_tokens: int) -> Edit:
     return edit
 
 
+def wrong_at(axis: int, size: int) -> Edit:
+    """Add 0.05 to every number where the input has this many rows (axis 0) or tokens (axis 1)."""
+
+    def edit(model: onnx.ModelProto) -> None:
+        (output,) = model.graph.output
+        last = _producer(model, output.name)
+        last.output[0] = "right"
+        constants = {
+            "wrong_axis": np.asarray([axis]),
+            "wrong_size": np.asarray([size]),
+            "wrong_by": np.asarray([0.05], np.float32),
+        }
+        model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+        model.graph.node.extend(
+            [
+                helper.make_node("Shape", ["input_ids"], ["wrong_shape"]),
+                helper.make_node("Gather", ["wrong_shape", "wrong_axis"], ["wrong_found"]),
+                helper.make_node("Equal", ["wrong_found", "wrong_size"], ["wrong_here"]),
+                helper.make_node("Cast", ["wrong_here"], ["wrong_once"], to=TensorProto.FLOAT),
+                helper.make_node("Mul", ["wrong_once", "wrong_by"], ["wrong_sum"]),
+                helper.make_node("Add", ["right", "wrong_sum"], [output.name]),
+            ]
+        )
+
+    return edit
+
+
 def add_sigmoid(model: onnx.ModelProto) -> None:
     """Activate inside the graph what the runtime activates again."""
     (last,) = [node for node in model.graph.node if "logits" in node.output]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from samevec.parity.verdict import Cell, Verdict
     from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
     Model = Embedder | Reranker
 
@@ -44,7 +44,7 @@ TORCH = Profile(name="torch", provider="PyTorch", graph_form="none", pad_to_mult
 PAD_TOKENS = {EMBEDDER: 0, RERANKER: 259, BERT: 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Toy:
     """A small model: its snapshot, its modules in PyTorch, its graph, and what PyTorch gives for the cases."""
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from samevec.parity.reference.torch_session import TorchSession
 from samevec.runtime.collate import Features
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,16 +27,18 @@ def pad_left(features: Features) -> Features:
     return Features(ids, mask)
 
 
-class LeftPadding:
+class LeftPadding(Session):
     """Feeds another session rows that are padded on the left."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
-        self.provider: str = session.provider
-        self.provider_options: dict[str, str] = session.provider_options
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        rows: NDArray[np.float32] = self._session.run(pad_left(features))
+    @property
+    def provider(self) -> str:
+        return str(self._session.provider)
+
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self._session.run(pad_left(features), **how)
         return rows
 
 
@@ -46,11 +49,11 @@ class CausalMaskLost(TorchSession):
         super().__init__(reference)
         self._module = reference.module
 
-    def run(self, features: Features) -> NDArray[np.float32]:
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
         if features.shape[0] == 1 or not features.attention_mask.all():
-            return super().run(features)
+            return super().run(features, **how)
         with self._bidirectional():
-            return super().run(features)
+            return super().run(features, **how)
 
     @contextmanager
     def _bidirectional(self) -> Iterator[None]:

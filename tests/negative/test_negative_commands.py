@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import negative_graphs as graphs
 import pytest
 from negative_tools import EMBEDDER, LOCK, edited_graph, without_end_rule
 
@@ -17,6 +18,7 @@ from samevec.artifact import GRAPH_NAME, MANIFEST_NAME, Artifact, FileDigest, fi
 from samevec.cli.main import main
 from samevec.digest import sha256_file
 from samevec.parity.cases.builtin import CaseSet, builtin_cases
+from samevec.parity.reference.file import read_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,6 +45,21 @@ def replace_operator(artifact: Artifact, folder: Path, right: str, wrong: str) -
             if node.op_type == right:
                 node.op_type = wrong
 
+    replace_graph(artifact, edited_graph(artifact.graph_path, edit, folder))
+
+
+def one_width(artifact: Artifact, folder: Path) -> None:
+    """A graph that is wrong at one width, which no case has."""
+    wrong_at(1, lambda reference: max(map(len, reference.sweep.ids)), artifact, folder)
+
+
+def one_row_count(artifact: Artifact, folder: Path) -> None:
+    """A graph that is wrong where 29 rows run together."""
+    wrong_at(0, lambda _reference: 29, artifact, folder)
+
+
+def wrong_at(axis: int, size: Callable[[Any], int], artifact: Artifact, folder: Path) -> None:
+    edit = graphs.wrong_at(axis, size(read_reference(artifact.reference_path)))
     replace_graph(artifact, edited_graph(artifact.graph_path, edit, folder))
 
 
@@ -86,13 +103,8 @@ def few_cases() -> Iterator[None]:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with the embedder, exported and not yet proved."""
     pipeline: Any = pytest.importorskip("samevec.export.pipeline", reason="needs the export extra")
-    graph: Any = importlib.import_module("samevec.export.graph")
     home = tmp_path_factory.mktemp("home")
-    with (
-        few_cases(),
-        mock.patch.object(graph, "SWEEP_ROWS", (2,)),
-        mock.patch.object(graph, "SWEEP_TOKENS", (17,)),
-    ):
+    with few_cases():
         entry = dataclasses.replace(LOCK.model(EMBEDDER), answers=None)  # the pinned ones are of all cases
         pipeline.export_model(entry, LOCK, profile="cpu", home=home)
     return home
@@ -109,7 +121,13 @@ def home(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.mark.parametrize(
     ("spoil", "flags", "cell"),
-    [(first_token, (), "raw/alone"), (another_gate, ("--quick",), "raw/alone"), (no_end_rule, (), "ids/together")],
+    [
+        (first_token, (), "raw/alone"),
+        (another_gate, ("--quick",), "raw/alone"),
+        (no_end_rule, (), "ids/together"),
+        (one_width, (), "raw/widths"),
+        (one_row_count, (), "raw/row_counts"),
+    ],
 )
 def test_a_spoilt_artifact_is_never_served(
     spoil: Callable[[Artifact, Path], None],

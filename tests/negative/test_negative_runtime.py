@@ -27,6 +27,7 @@ from samevec.runtime.engine import Engine
 from samevec.runtime.pooling import activate
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.base import Session
 from samevec.runtime.sessions.onnx import OnnxSession
 from samevec.runtime.tokenization import Tokenizer
 
@@ -94,15 +95,18 @@ def test_equal_length_batch_without_causal_mask(pad_to_multiple: int, embedder: 
     require_refused(verdict, "raw/equal_lengths", by=3000)
 
 
-class RowsSwapped:
+class RowsSwapped(Session):
     """A session whose first two rows change places."""
 
     def __init__(self, session: OnnxSession) -> None:
         self._session = session
-        self.provider, self.provider_options = session.provider, session.provider_options
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        rows = self._session.run(features)
+    @property
+    def provider(self) -> str:
+        return self._session.provider
+
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        rows = self._session.run(features, **how)
         return rows[[1, 0, *range(2, len(rows))]] if len(rows) > 1 else rows
 
 
@@ -271,10 +275,13 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
         provider_options={},
         session_options=PORTABLE.session_options(),
         onnxruntime_version="1.32.0",
+        tokenizers_version="0.22.2",
+        numpy_version="2.4.0",
+        code={},
         device="here",
         samevec_version="0",
     )
-    write_receipt([tmp_path], verdict.to_receipt(proved, created_at="2030-01-01T00:00:00+00:00"))
+    write_receipt([tmp_path], verdict.to_receipt(proved, created_at="2020-01-01T00:00:00+00:00"))
     asked = dataclasses.replace(proved, provider="CUDAExecutionProvider")
     state = gate_state([tmp_path], asked)
     assert state.state == "stale"
@@ -285,17 +292,16 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
         OnnxSession(toy.graph_path, cuda, n_threads=1)
 
 
-class OtherProvider:
+class OtherProvider(Session):
     """The right graph on the right provider, and a session that says it is another."""
 
     provider = "CUDAExecutionProvider"
 
     def __init__(self, session: OnnxSession) -> None:
         self._session = session
-        self.provider_options = session.provider_options
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._session.run(features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._session.run(features, **how)
 
 
 @BOTH

@@ -73,7 +73,7 @@ class ScriptedSession(FakeSession):
         super().__init__(width)
         self.script = script
 
-    def run(self, features: Features) -> NDArray[np.float32]:
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
         script = self.script
         rows = [
             tuple(ids[mask == 1].tolist())
@@ -91,7 +91,7 @@ class ScriptedSession(FakeSession):
                 threading.Event().wait(script.delay_s)
         if script.broken or script.poison.intersection(rows):
             raise RuntimeError("the device is gone, secret detail")
-        raw = super().run(features)
+        raw = super().run(features, **how)
         for i, row in enumerate(rows):
             if row in script.nan:
                 raw[i, 0] = np.nan

@@ -431,10 +431,10 @@ def test_o22_a_run_that_finds_no_memory_goes_in_smaller_pieces(way: Http, tmp_pa
     model = embedder()
     run = model.engine.session.run
 
-    def small_device(features: Features) -> NDArray[np.float32]:
+    def small_device(features: Features, **how: Any) -> NDArray[np.float32]:
         if features.shape[0] > 3:
             raise SessionRunError("cannot allocate", out_of_memory=True)
-        return run(features)
+        return run(features, **how)
 
     model.engine.session.run = small_device  # type: ignore[method-assign]
     with both(tmp_path, ServedModel(model=model)) as endpoints:

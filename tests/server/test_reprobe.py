@@ -8,35 +8,38 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from stand_ins import EMBEDDER, NAN, RERANKER, Script, embedder, in_process, reranker, text_ids
+from stand_ins import EMBEDDER, Script, embedder, in_process, reranker, text_ids
 
-from samevec.errors import ConfigError
-from samevec.runtime.rows import TokenRow
+from samevec.errors import ConfigError, NotReadyError
+from samevec.lock import load_lock
+from samevec.parity.probe import Probe, ProbeCall
 from samevec.runtime.sessions.reloadable import Reloadable
 from samevec.server.settings import ServedModel, ServerSettings
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from stand_ins import InProcess
 
     from samevec.runtime.engine import Engine
 
-ROWS = (TokenRow(text_ids("a")), TokenRow(text_ids("longer than that")))
+TEXTS = ("a", "longer than that")
+REPEATED = ServerSettings(reprobe_s=60)
 
 
-@dataclass
-class BitProbe:
-    """Compares bits with those of a first run."""
+def probe_of(*texts: str) -> Probe:
+    """Ask for texts together, and expect what the fake model gives."""
+    call = ProbeCall(
+        cases=tuple(range(len(texts))),
+        items=texts,
+        expected=embedder().encode(texts, normalize=False),
+        raw=True,
+    )
+    return Probe(library=(), server=((call,),), tolerance=load_lock("toy").tolerance)
 
-    rows: tuple[TokenRow, ...] = ROWS
-    expected: NDArray[np.float32] | None = None
 
-    def problem(self, raw: NDArray[np.float32]) -> str | None:
-        if self.expected is None:
-            self.expected = raw.copy()
-        return None if raw.tobytes() == self.expected.tobytes() else "has other bits"
+def spoil(probe: Probe) -> None:
+    """Have the probe expect something else."""
+    probe.server[0][0].expected[1, 0] += 1
 
 
 @dataclass
@@ -71,18 +74,18 @@ def counted(server: InProcess) -> dict[str, int]:
 
 
 def test_a_probe_that_fails_ends_the_service_of_its_model_alone(caplog: pytest.LogCaptureFixture) -> None:
-    probe = BitProbe()
+    probe = probe_of(*TEXTS)
     served = ServedModel(model=embedder(), probe=probe)
-    with in_process(served, ServedModel(model=reranker())) as server:
+    with in_process(served, ServedModel(model=reranker()), settings=REPEATED) as server:
         assert repeat(server, 3) == 180
         assert counted(server) == {"passed": 3, "failed": 0, "error": 0}
         assert server.ask("GET", "/ready").status_code == 200
-        assert probe.expected is not None
-        probe.expected[1, 0] = np.nextafter(probe.expected[1, 0], np.float32(9))
+        spoil(probe)
         with caplog.at_level(logging.ERROR):
             repeat(server, 3)
-        reason = f"{EMBEDDER}: a repeated probe has other bits; it is not served any more, restart the server"
-        assert [record.getMessage() for record in caplog.records] == [reason]
+        (reason,) = [record.getMessage() for record in caplog.records]
+        assert reason.startswith(f"{EMBEDDER}: a repeated probe differs from the reference: ")
+        assert reason.endswith("; it is not served any more, restart the server")
         assert counted(server) == {"passed": 3, "failed": 1, "error": 0}
         ready = server.ask("GET", "/ready")
         assert (ready.status_code, ready.json()["reasons"]) == (503, [reason])
@@ -94,7 +97,7 @@ def test_a_probe_that_fails_ends_the_service_of_its_model_alone(caplog: pytest.L
 
 
 def test_what_was_computed_while_the_probe_failed_is_not_sent() -> None:
-    with in_process(ServedModel(model=embedder(), probe=BitProbe())) as server:
+    with in_process(ServedModel(model=embedder(), probe=probe_of(*TEXTS))) as server:
 
         async def meet() -> int:
             async with server.client() as client:
@@ -109,26 +112,39 @@ def test_what_was_computed_while_the_probe_failed_is_not_sent() -> None:
 
 def test_values_that_are_not_finite_are_a_failure_and_other_errors_are_not() -> None:
     script = Script()
-    poisoned = ServedModel(model=embedder(script), probe=BitProbe(rows=(ROWS[0], TokenRow(text_ids("poison")))))
-    with in_process(poisoned) as server:
+    model = embedder(script)
+    script.poison.clear()
+    script.nan.clear()
+    probe = probe_of(*TEXTS)
+    with in_process(ServedModel(model=model, probe=probe), settings=REPEATED) as server:
+        script.poison.add(text_ids(TEXTS[1]))
         repeat(server, 2)
         assert counted(server) == {"passed": 0, "failed": 0, "error": 2}
         assert server.ask("GET", "/ready").status_code == 200
         script.poison.clear()
         repeat(server, 1)
         assert counted(server) == {"passed": 1, "failed": 0, "error": 2}
-    unhealthy = ServedModel(model=embedder(), probe=BitProbe(rows=(ROWS[0], TokenRow(text_ids(NAN)))))
-    with in_process(unhealthy) as server:
+        script.nan.add(text_ids(TEXTS[1]))
         repeat(server, 2)
-        assert counted(server) == {"passed": 0, "failed": 1, "error": 0}
+        assert counted(server) == {"passed": 1, "failed": 1, "error": 2}
         assert "a repeated probe came to nothing" in server.ask("GET", "/ready").json()["reasons"][0]
+
+
+def test_a_server_does_not_start_with_a_probe_that_differs() -> None:
+    probe = probe_of(*TEXTS)
+    spoil(probe)
+    refusal = (
+        rf"^{EMBEDDER}: the start-up probe through the server differs from the reference: .*; run: samevec parity$"
+    )
+    with pytest.raises(NotReadyError, match=refusal), in_process(ServedModel(model=embedder(), probe=probe)):
+        pytest.fail("it started")
 
 
 def test_the_probe_is_one_small_microbatch() -> None:
     script = Script()
-    with in_process(ServedModel(model=embedder(script), probe=BitProbe())) as server:
+    with in_process(ServedModel(model=embedder(script), probe=probe_of(*TEXTS)), settings=REPEATED) as server:
         repeat(server, 1)
-        assert script.shapes() == [(2, max(row.n_tokens for row in ROWS))]
+        assert script.shapes() == [(2, max(len(text_ids(text)) for text in TEXTS))] * 2  # one at the start
 
 
 def test_an_unloaded_model_is_not_loaded_and_a_probe_does_not_keep_one() -> None:
@@ -142,8 +158,8 @@ def test_an_unloaded_model_is_not_loaded_and_a_probe_does_not_keep_one() -> None
 
     reloadable = Reloadable(first.engine, reopen)
     model = dataclasses.replace(first, engine=reloadable.engine)
-    served = ServedModel(model=model, reloadable=reloadable, probe=BitProbe())
-    with in_process(served, settings=ServerSettings(idle_unload_s=60), clock=lambda: now_s[0]) as server:
+    served = ServedModel(model=model, reloadable=reloadable, probe=probe_of(*TEXTS))
+    with in_process(served, settings=ServerSettings(idle_unload_s=60, reprobe_s=60), clock=lambda: now_s[0]) as server:
         now_s[0] = 60
         repeat(server, 1)
         assert counted(server)["passed"] == 1
@@ -156,11 +172,12 @@ def test_an_unloaded_model_is_not_loaded_and_a_probe_does_not_keep_one() -> None
         assert counted(server)["passed"] == 2
 
 
-def test_no_probe_without_the_flag() -> None:
-    with in_process(ServedModel(model=embedder(), probe=BitProbe()), ServedModel(model=reranker())) as server:
+def test_no_probe_after_the_start_without_the_flag() -> None:
+    script = Script()
+    with in_process(ServedModel(model=embedder(script), probe=probe_of(*TEXTS))) as server:
         asyncio.run(server.service.reprobing.repeat(0.0, wait=StopsAfter(0)))
-        assert counted(server) == {"passed": 0, "failed": 0, "error": 0}
-        assert f'samevec_probes_total{{model="{RERANKER}"' not in server.ask("GET", "/metrics").text
+        assert len(script.shapes()) == 1
+        assert "samevec_probes_total{" not in server.ask("GET", "/metrics").text
 
 
 def test_a_negative_interval_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""The server as a process: endpoints, signals, exit codes (CASES O18)."""
+"""The server as a process: endpoints, signals, exit codes."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from stand_ins import EMBEDDER, InProcess, alone, in_process, queued, text_ids, 
 from worker_bench import Call, Stage, StagedSession, served_stage, staged_embedder
 
 from samevec.errors import SessionRunError
+from samevec.runtime.collate import collate
+from samevec.runtime.rows import TokenRow
 from samevec.server import lifecycle as serve
 from samevec.server.lifecycle import running_server
 from samevec.server.settings import ServedModel, ServerSettings
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 BULK = [f"{i:03} " * 200 for i in range(40)]  # 801 tokens each, so 5 a microbatch
 DEADLY = text_ids("deadly")
+ONE_TOKEN = collate([TokenRow((0,))], pad_token_id=0, pad_to_multiple=1)
 
 
 @pytest.fixture
@@ -198,11 +201,11 @@ def test_work_memory_is_given_back_at_rest_and_a_failure_is_only_logged(
     given: list[list[list[tuple[int, ...]]]] = []
     monkeypatch.setattr(serve, "_LOOK_REST_S", 0.01)
     monkeypatch.setattr(serve, "give_back_memory", lambda: given.append([call.rows for call in stage.calls]))
-    monkeypatch.setattr(StagedSession, "holds_arena", True)
+    monkeypatch.setattr(StagedSession, "release_memory", lambda self: self.run(ONE_TOKEN))
     model = staged_embedder(stage)
     with running_server([ServedModel(model=model)], ServerSettings(port=0)) as endpoints:
         wait_until(lambda: len(given) == 1)
-        assert given == [[[(model.engine.pad_token_id,)]]]
+        assert given == [[[(0,)]]]
 
         def fail(call: Call) -> None:
             if call.rows == given[0][0]:

@@ -64,9 +64,9 @@ def test_a_small_request_runs_while_every_bulk_runner_is_held(two: Bench) -> Non
 
 def test_work_memory_is_left_to_the_next_microbatch_but_not_by_the_last(two: Bench) -> None:
     two.submit(rows_of(*[60] * 6)).result(20)
-    assert sorted(call.keeps_arena for call in two.stage.calls) == [False] * 2 + [True] * 4
+    assert sorted(call.keeps_memory for call in two.stage.calls) == [False] * 2 + [True] * 4
     two.submit(rows_of(5)).result(20)
-    assert not two.stage.calls[-1].keeps_arena
+    assert not two.stage.calls[-1].keeps_memory
 
 
 def test_small_requests_that_wait_share_a_microbatch(two: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from samevec.runtime.cancel import CancelToken
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
-from samevec.runtime.sessions.arena import Arena
 from samevec.runtime.sessions.fake import FakeSession
 from samevec.server.queue.lanes import QueueLimits
 from samevec.server.queue.workers import Worker
@@ -44,7 +43,7 @@ class Call:
 
     rows: list[Ids]
     bulk: bool
-    keeps_arena: bool = False
+    keeps_memory: bool = False
     wake: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
 
@@ -101,25 +100,19 @@ class Stage:
 class StagedSession(FakeSession):
     """A session whose runs are told to a stage."""
 
-    holds_arena = False
-
     def __init__(self, stage: Stage, *, bulk: bool, width: int = WIDTH) -> None:
         super().__init__(width)
         self._stage = stage
         self._bulk = bulk
-        self._arena = Arena()
 
-    def keeping_arena(self) -> AbstractContextManager[None]:
-        return self._arena.keeping()
-
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self.run_cancellable(features, CancelToken())
-
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        cancel = cancel or CancelToken()
         cancel.require_wanted()
         pairs = zip(features.input_ids, features.attention_mask, strict=True)
         rows = [tuple(ids[mask == 1].tolist()) for ids, mask in pairs]
-        self._stage.enter(Call(rows, self._bulk, self._arena.keeps), cancel)
+        self._stage.enter(Call(rows, self._bulk, keep_memory), cancel)
         return super().run(features)
 
 

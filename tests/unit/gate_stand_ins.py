@@ -11,11 +11,16 @@ from tokenizers import models, pre_tokenizers, processors
 
 from samevec.lock import load_lock
 from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.cases.texts import letters
 from samevec.parity.gate import run_gate
+from samevec.parity.limit import LimitCase, ids_digest
 from samevec.parity.reference.file import CapturedRow, Reference
+from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.parity.tokens import tokenize_cases
+from samevec.progress import SilentProgress
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
+from samevec.runtime.open import DEFAULT_ROWS
 from samevec.runtime.providers.profiles import Profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.sessions.fake import FakeSession
@@ -27,10 +32,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.parity.cases.builtin import CaseSet
+    from samevec.parity.reference.file import SweepReference
     from samevec.parity.verdict import Verdict
     from samevec.runtime.collate import Features
     from samevec.runtime.rows import TokenRow
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
     Model = Embedder | Reranker
     Wrong = Callable[[NDArray[np.float32], Features], NDArray[np.float32]]
@@ -48,8 +54,8 @@ class WrongSession(FakeSession):
         super().__init__(width)
         self._wrong = wrong
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._wrong(super().run(features), features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._wrong(super().run(features, **how), features)
 
 
 class DeafEngine(Engine):
@@ -93,14 +99,41 @@ def make_reference(task: str, case_set: CaseSet | None = None) -> Reference:
     )
 
 
+def make_sweep(task: str, reference: Reference) -> SweepReference:
+    """Return what a FakeSession gives beside the cases."""
+    model = make_model(task)
+    plan = plan_sweep(longest_tokens=max(map(len, reference.ids)), max_rows=DEFAULT_ROWS[task])
+    return capture_sweep(model, plan, limit=limit_cases(task), progress=SilentProgress())
+
+
+def limit_cases(task: str) -> tuple[LimitCase, LimitCase]:
+    """Return a text of exactly the limit and one a token longer: a token a character, and the special ones."""
+    raw, limit = raw_tokenizer(), make_model(task).entry.max_tokens
+    before, after, n_beside = (
+        ([], [256], 1) if task == "embed" else ([257, *raw.encode("a", add_special_tokens=False).ids, 257], [257], 4)
+    )
+    cases = []
+    for n_tokens in (limit, limit + 1):
+        content = raw.encode(letters(limit)[: n_tokens - n_beside], add_special_tokens=False).ids
+        ids = [*before, *content[: limit - n_beside], *after]
+        cases.append(LimitCase(n_tokens - n_beside, n_tokens, ids_digest(ids)))
+    return cases[0], cases[1]
+
+
 REFERENCES = {task: make_reference(task) for task in ("embed", "rerank")}
 
 
-def gate(task: str, wrong: Wrong | None = None, *, profile: Profile = EXACT, **options: Any) -> Verdict:
+def gate(
+    task: str, wrong: Wrong | None = None, *, profile: Profile = EXACT, swept: bool = False, **options: Any
+) -> Verdict:
     width = WIDTH if task == "embed" else 1
     session = FakeSession(width) if wrong is None else WrongSession(width, wrong)
     model = make_model(task, session)
-    return run_gate(model, REFERENCES[task], tolerance=LOCK.tolerance, profile=profile, **options)
+    references = SWEPT if swept else REFERENCES
+    return run_gate(model, references[task], tolerance=LOCK.tolerance, profile=profile, **options)
+
+
+SWEPT = {task: dataclasses.replace(found, sweep=make_sweep(task, found)) for task, found in REFERENCES.items()}
 
 
 def swap_rows(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:

@@ -43,6 +43,7 @@ def cell(level: str, grouping: str, **changes: Any) -> dict[str, Any]:
         "bits_required": level != "ids",
         "features_digest": "sha256:" + "7" * 64,
         "limits": None,
+        "elapsed_s": 0.125,
     }
     return {**found, **changes}
 
@@ -94,6 +95,7 @@ def rankings(**changes: Any) -> dict[str, Any]:
         "failures": [],
         "notes": ["rankings: the toy models' weights are generated; the ratings say nothing, only their equality does"],
         "not_measured": [],
+        "elapsed_s": 1.5,
     }
     return {**found, **changes}
 
@@ -108,6 +110,7 @@ def groupings() -> list[dict[str, Any]]:
             "same_as": None,
             "like": "alone" if name == "batch_1" else None,
             "problems": [],
+            "elapsed_s": 0.002,
         }
         for name in GROUPINGS
     ]
@@ -125,6 +128,9 @@ def binding(name: str) -> dict[str, Any]:
         "provider_options": {},
         "session_options": {"graph_optimization_level": "all", "entries": {"session.use_device_allocator": "1"}},
         "onnxruntime_version": "1.32.0",
+        "tokenizers_version": "0.22.2",
+        "numpy_version": "2.4.0",
+        "code": {"runtime/engine.py": "1" * 64},
         "device": "Some Processor 9000 (avx2, fma; 0123abcd)",
         "samevec_version": "0.1.0",
     }
@@ -144,7 +150,7 @@ def passed_model(name: str = "toy-qwen3-embedder", **changes: Any) -> dict[str, 
         "lock_entry_digest": "sha256:" + "b" * 64,
         "artifact_digest": "sha256:" + "a" * 64,
         "case_set_digest": "sha256:" + "c" * 64,
-        "driver_digest": "sha256:" + "d" * 64,
+        "code_digest": "sha256:" + "d" * 64,
         "n_cases": 300,
         "repeats": 3,
         "tolerance": {"atol": 1e-4, "rtol": 1e-3},

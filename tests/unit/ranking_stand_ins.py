@@ -40,8 +40,8 @@ class WrongSession(FakeSession):
         super().__init__(width)
         self._wrong = wrong
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return self._wrong(super().run(features), features)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return self._wrong(super().run(features, **how), features)
 
 
 def make_model(task: str, session: FakeSession | None = None) -> Model:

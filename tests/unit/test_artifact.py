@@ -194,6 +194,10 @@ def test_an_export_from_another_state_of_the_entry_is_not_taken(tmp_path: Path) 
     changed = replace(ENTRY, max_tokens=ENTRY.max_tokens - 1)
     with pytest.raises(ArtifactMissingError, match=r"\(cpu\): the lock entry has changed since the export; run: "):
         find_artifact(tmp_path, changed, "cpu")
+    write_artifact(tmp_path, lock_entry={**ENTRY.facts, "prompts": {}}, made_at_s=4_000)
+    words = f"max_tokens {ENTRY.max_tokens} -> {changed.max_tokens}, prompts; run: "
+    with pytest.raises(ArtifactMissingError, match=f": {words}"):
+        find_artifact(tmp_path, changed, "cpu")
     old = write_artifact(tmp_path, lock_entry_digest=changed.digest, made_at_s=5_000)
     assert find_artifact(tmp_path, changed, "cpu") == old
     assert find_artifact(tmp_path, ENTRY, "cpu") != old

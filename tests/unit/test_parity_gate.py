@@ -53,10 +53,38 @@ def test_an_equal_candidate_passes(task: str, levels: set[str]) -> None:
     assert {cell.repeats for cell in values} == {3}
     assert all(cell.repeats_identical for cell in values)
     assert all(cell.moved_rows == () for cell in values if cell.grouping != "alone")
-    assert verdict.notes == ("batch_1: ran microbatches of alone, as it is meant to",)
+    assert verdict.notes[0] == "batch_1: ran microbatches of alone, as it is meant to"
     assert "parity passed" in verdict.words
     assert not verdict.quick
     assert not verdict.baseline
+
+
+def by_one_bit(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return np.nextafter(raw, np.float32(1e9))
+
+
+def test_a8_no_difference_at_all_is_said_in_words_and_one_of_a_bit_is_not() -> None:
+    for task, level in (("embed", "raw"), ("rerank", "logits")):
+        verdict = gate(task, quick=True)
+        assert verdict.passed
+        (note,) = [note for note in verdict.notes if note.startswith(f"{level}: 0.0 in every cell: ")]
+        assert note.endswith("the reference was perhaps written by the candidate")
+        assert f"note: {note}" in plain_lines(verdict)
+        assert "greatest difference 0.0, as if the candidate had written the reference" in verdict.words
+        other = gate(task, by_one_bit, quick=True)
+        assert other.passed
+        assert "0.0 in every cell" not in " ".join(other.notes)
+        assert "as if" not in other.words
+
+
+def not_finite(raw: NDArray[np.float32], _features: Features) -> NDArray[np.float32]:
+    return raw * np.float32("nan")
+
+
+def test_a10_a_gate_that_meets_what_is_not_finite_does_not_advise_the_gate() -> None:
+    failures = gate("embed", not_finite, quick=True).failures
+    assert "raw/alone: could not be computed: the output for item 0 is not finite; it was withheld" in failures
+    assert "samevec parity" not in " ".join(failures)
 
 
 def test_swapped_rows_are_refused_in_every_grouping_but_alone() -> None:

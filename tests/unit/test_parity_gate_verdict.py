@@ -10,7 +10,7 @@ from gate_stand_ins import LOCK, REFERENCES, WIDTH, gate, padding_leaks, swap_ro
 from rich.console import Console
 
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.code_digest import driver_digest
+from samevec.parity.code_digest import code_digest
 from samevec.parity.receipt import Binding, gate_state, write_receipt
 from samevec.parity.report.terminal import plain_lines, verdict_table
 from samevec.parity.verdict import Cell
@@ -31,11 +31,14 @@ def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
         provider_options={},
         session_options={},
         onnxruntime_version="1.32.0",
+        tokenizers_version="0.22.2",
+        numpy_version="2.4.0",
+        code={},
         device="none",
         samevec_version="0",
     )
     for verdict, state in ((gate("embed", padding_leaks), "failed"), (gate("embed"), "passed")):
-        write_receipt([tmp_path], verdict.to_receipt(binding, created_at="2030-01-01T00:00:00Z"))
+        write_receipt([tmp_path], verdict.to_receipt(binding, created_at="2020-01-01T00:00:00+00:00"))
         found = gate_state([tmp_path], binding)
         assert found.state == state
         assert found.receipt is not None
@@ -45,7 +48,7 @@ def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
 
 
 def test_rendering_names_every_grouping() -> None:
-    for verdict in (gate("embed"), gate("rerank", swap_rows)):
+    for verdict in (gate("embed"), gate("rerank", swap_rows), gate("embed", swept=True, quick=True)):
         lines = plain_lines(verdict)
         assert all(any(line.startswith(run.name) for line in lines) for run in verdict.runs)
         assert [line for line in lines if line.startswith("failed: ")] == [f"failed: {f}" for f in verdict.failures]
@@ -108,21 +111,7 @@ def test_the_verdict_says_what_was_judged_by_what() -> None:
     assert record["lock_entry_digest"] == LOCK.model("toy-qwen3-embedder").digest
     assert record["artifact_digest"] == "sha256:a"
     assert record["case_set_digest"] == builtin_cases("embed", prompts=("query", "document")).digest
-    assert record["driver_digest"] == driver_digest()
-
-
-def test_the_driver_digest_is_of_the_sources(tmp_path: Path) -> None:
-    for room in ("parity", "runtime", "server"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "a.py").write_text("one\n")
-    before = driver_digest(tmp_path)
-    driver_digest.cache_clear()
-    (tmp_path / "server" / "a.py").write_text("two\n")
-    assert driver_digest(tmp_path) == before
-    driver_digest.cache_clear()
-    (tmp_path / "runtime" / "a.py").write_text("two\n")
-    assert driver_digest(tmp_path) != before
-    driver_digest.cache_clear()
+    assert record["code_digest"] == code_digest()
 
 
 def test_findings_from_elsewhere_are_added() -> None:

@@ -66,6 +66,14 @@ def test_a_passed_verdict_has_one_case_a_cell_and_no_failure() -> None:
     assert suite.get("failures") == "0"
 
 
+def test_d9_cases_carry_the_seconds_they_took() -> None:
+    (suite,) = parsed(records.passed_model())
+    times = {case.get("name"): case.get("time") for case in suite.iter("testcase")}
+    assert times["raw/alone"] == "0.125000"
+    assert times["grouping alone"] == "0.002000"
+    assert times["rankings/default"] == "0.500000"
+
+
 def test_failures_are_where_they_belong_and_none_is_lost() -> None:
     model = records.failed_model()
     (suite,) = parsed(model)

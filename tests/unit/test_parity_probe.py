@@ -1,98 +1,133 @@
-"""The probe of every start: which rows, and what it refuses."""
+"""The probe of every start: what is asked, and what it refuses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gate_stand_ins import LOCK, REFERENCES, WIDTH, WrongSession, make_model, one_component
 
 from samevec.errors import ParityFailedError
-from samevec.lock import load_lock
 from samevec.parity.answers import Answers
-from samevec.parity.probe import PROBE_TOKENS, probe, probe_cases, require_probe
+from samevec.parity.cases.builtin import builtin_cases
+from samevec.parity.probe import Probe, ProbeCall, probed_share, require_probe
+from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    from samevec.runtime.rows import TokenRow
+    from samevec.runtime.collate import Features
 
-TOLERANCE = load_lock("toy").tolerance
-LENGTHS = [40, 2, 900, PROBE_TOKENS + 10, 3, 8, 2, PROBE_TOKENS - 10]
-
-
-def test_the_probe_takes_two_short_rows_and_a_long_one() -> None:
-    assert probe_cases(LENGTHS) == [1, 6, 3]
-    assert abs(LENGTHS[7] - PROBE_TOKENS) == abs(LENGTHS[3] - PROBE_TOKENS)  # equally near: the first is taken
+TASKS = pytest.mark.parametrize("task", ["embed", "rerank"])
+FIX = "samevec parity --model fake"
 
 
-@pytest.mark.parametrize(
-    ("lengths", "chosen"), [([5], [0]), ([5, 5], [0, 1]), ([9, 1, 5], [1, 2, 0]), ([2] * 9, [0, 1])]
-)
-def test_small_references_are_probed_whole(lengths: list[int], chosen: list[int]) -> None:
-    assert probe_cases(lengths) == chosen
+def probe_of(task: str, *, bits: bool = False) -> Probe:
+    model, reference = make_model(task), REFERENCES[task]
+    cases = builtin_cases(task, prompts=model.entry.prompts)
+    answers = Answers.of_rows(reference.raw, arithmetic=1, case_set_digest=cases.digest, nodes={}) if bits else None
+    return Probe.of(model.entry, reference, cases, tolerance=LOCK.tolerance, answers=answers, fix=FIX)
 
 
-@dataclass
-class Reference:
-    """The two things the probe reads of a reference."""
-
-    ids: list[tuple[int, ...]]
-    raw: NDArray[np.float32]
+def calls_of(probe: Probe) -> list[ProbeCall]:
+    return [call for calls in probe.library for call in calls]
 
 
-class Model:
-    """A fake model that may spoil what it computes."""
+def test_every_way_of_asking_an_embedder_is_in_it() -> None:
+    mixed, twin, prompted, over_seam = calls_of(probe_of("embed"))
+    lengths = [len(REFERENCES["embed"].ids[i]) for i in mixed.cases]
+    assert lengths != sorted(lengths)
+    assert lengths != sorted(lengths, reverse=True)
+    assert max(lengths) > 4 * sorted(lengths)[2]  # asked together, so that most are mostly padding
+    assert mixed.cases[0] == mixed.cases[-1]
+    assert mixed.max_tokens == max(lengths)
+    assert max(map(len, mixed.items)) > 4 * mixed.max_tokens  # it is cut
+    assert (twin.items, twin.dimensions) == (prompted.items, prompted.dimensions)
+    assert (twin.prompt, prompted.prompt) == (None, "query")
+    assert prompted.dimensions != over_seam.dimensions
+    assert (over_seam.over_seam, len(over_seam.items[0]) > 64) == (True, True)
 
-    name = "fake"
 
-    def __init__(self, *, error: float = 0.0) -> None:
-        self.error = np.float32(error)
-        self.runs: list[list[tuple[int, ...]]] = []
+def test_every_way_of_asking_a_reranker_is_in_it() -> None:
+    mixed, over_seam, ranked, cut = calls_of(probe_of("rerank"))
+    assert (mixed.raw, over_seam.over_seam, ranked.ranked) == (True, True, True)
+    assert len({query for query, _ in ranked.items}) == 1
+    assert list(ranked.expected) == sorted(ranked.expected)  # so that the ranking has to turn them round
+    assert cut.max_tokens == 32
+    lengths = [len(REFERENCES["rerank"].ids[i]) for i in mixed.cases]
+    assert max(lengths) > 10 * sorted(lengths)[2]
 
-    def run_microbatch(self, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
-        self.runs.append([row.ids for row in rows])
-        raw = np.stack([FakeSession(8).row(list(row.ids)) for row in rows])
-        raw[-1, 0] += self.error
+
+@TASKS
+def test_one_request_to_a_server_is_bulk_work_beside_a_small_one(task: str) -> None:
+    crowd, small = probe_of(task).server[0]
+    assert len({REFERENCES[task].ids[i] for i in crowd.cases}) > 8 >= len(small.items)
+    assert not any(call.max_tokens for calls in probe_of(task).server for call in calls)
+
+
+@TASKS
+@pytest.mark.parametrize("bits", [False, True])
+def test_the_right_model_passes(task: str, bits: bool) -> None:
+    require_probe(make_model(task), probe_of(task, bits=bits))
+
+
+@TASKS
+def test_a_model_that_differs_is_refused_with_the_command(task: str) -> None:
+    model = make_model(task, WrongSession(WIDTH if task == "embed" else 1, one_component))
+    with pytest.raises(ParityFailedError) as caught:
+        require_probe(model, probe_of(task))
+    assert str(caught.value).startswith(f"{model.name}: the start-up probe differs from the reference: ")
+    assert " (asked together: 4, raw" in str(caught.value)
+    assert str(caught.value).endswith(f"; run: {FIX}")
+    assert caught.value.fix == FIX
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
+    def spoil(raw: NDArray[np.float32], _: Features) -> NDArray[np.float32]:
+        raw[-1, 0] = value
         return raw
 
-
-def reference() -> Any:
-    ids = [tuple(range(n)) for n in LENGTHS]
-    return Reference(ids, np.stack([FakeSession(8).row(list(row)) for row in ids]))
+    with pytest.raises(ParityFailedError, match="the start-up probe came to nothing: the output for item "):
+        require_probe(make_model("embed", WrongSession(WIDTH, spoil)), probe_of("embed"))
 
 
-def test_the_chosen_rows_run_together_once() -> None:
-    model: Any = Model()
-    known = reference()
-    assert probe(model, known, tolerance=TOLERANCE) is None
-    assert model.runs == [[known.ids[i] for i in probe_cases(LENGTHS)]]
-    require_probe(model, known, tolerance=TOLERANCE, fix="samevec parity")
+@TASKS
+def test_other_bits_within_the_tolerance_are_refused_where_answers_are_given(task: str) -> None:
+    def last_bit(raw: NDArray[np.float32], _: Features) -> NDArray[np.float32]:
+        return np.nextafter(raw, np.float32(9))
+
+    model = make_model(task, WrongSession(WIDTH if task == "embed" else 1, last_bit))
+    require_probe(model, probe_of(task))
+    case = calls_of(probe_of(task))[0].cases[0]
+    with pytest.raises(ParityFailedError, match=rf"other bits than at export, in case {case}, .* on "):
+        require_probe(model, probe_of(task, bits=True))
 
 
-@pytest.mark.parametrize("error", [0.01, np.nan, np.inf])
-def test_a_model_that_differs_is_refused_with_the_command(error: float) -> None:
-    model: Any = Model(error=error)
-    problem = probe(model, reference(), tolerance=TOLERANCE)
-    assert problem is not None
-    assert problem.startswith("the start-up probe differs from the reference: ")
-    with pytest.raises(ParityFailedError) as caught:
-        require_probe(model, reference(), tolerance=TOLERANCE, fix="samevec parity --model fake")
-    assert str(caught.value).startswith("fake: the start-up probe differs from the reference: ")
-    assert str(caught.value).endswith("; run: samevec parity --model fake")
-    assert caught.value.fix == "samevec parity --model fake"
+@TASKS
+def test_the_session_for_bulk_work_is_probed_when_it_is_opened(task: str) -> None:
+    width = WIDTH if task == "embed" else 1
+    opened: list[Any] = []
 
+    def share_of(session: FakeSession) -> BulkSession:
+        opened.clear()
+        bulk = BulkSession(2, lambda: opened.append(session) or session)  # type: ignore[func-returns-value]
+        model = make_model(task)
+        model = replace(model, engine=replace(model.engine, bulk=bulk))
+        require_probe(model, probe_of(task))
+        found = probed_share(model, probe_of(task)).bulk
+        assert found is not None
+        assert not opened
+        return found
 
-def test_other_bits_within_the_tolerance_are_refused_where_answers_are_given() -> None:
-    known = reference()
-    answers = Answers.of_rows(known.raw, arithmetic=1, case_set_digest="sha256:x", nodes={})
-    chosen = probe_cases(LENGTHS)
-    require_probe(Model(), known, tolerance=TOLERANCE, fix="samevec parity", answers=answers)  # type: ignore[arg-type]
-    a_bit_off: Any = Model(error=float(np.spacing(known.raw[chosen[-1], 0])))
-    assert probe(a_bit_off, known, tolerance=TOLERANCE) is None
-    with pytest.raises(ParityFailedError, match=rf"other bits than at export, in case {chosen[-1]}, on "):
-        require_probe(a_bit_off, known, tolerance=TOLERANCE, fix="samevec parity", answers=answers)
+    right = FakeSession(width)
+    assert share_of(right).get() is right
+    assert len(right.runs) == 1 + (task == "embed")
+    wrong = share_of(WrongSession(width, one_component))
+    for _ in range(2):
+        with pytest.raises(ParityFailedError, match="start-up probe differs"):
+            wrong.get()
+    assert probed_share(make_model(task), probe_of(task)).bulk is None

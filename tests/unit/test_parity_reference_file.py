@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from samevec.errors import ReferenceMissingError
 from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
+from samevec.parity.limit import LimitCase
 from samevec.parity.reference.file import (
     REFERENCE_VERSION,
     CapturedRow,
     Reference,
     RetrievalReference,
+    SweepReference,
     read_reference,
     write_reference,
 )
@@ -41,6 +43,11 @@ def reference() -> Reference:
         prompts={"query": "Q: ", "document": ""},
         toolchain={"torch": "2.13.0", "numpy": "2.4.6"},
         retrieval=RetrievalReference.from_rows(rows[::-1][:2], fixture_digest="sha256:f", task="embed"),
+        sweep=SweepReference(
+            ids=((3, 4, 5, 6), (7,)),
+            raw=np.asarray([[7, 8], [9, 10]], np.float32),
+            limit=(LimitCase(5, 6, "sha256:a"), LimitCase(6, 7, "sha256:b")),
+        ),
     )
 
 
@@ -61,6 +68,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read.retrieval.fixture_digest == "sha256:f"
     np.testing.assert_array_equal(read.retrieval.raw, written.retrieval.raw)
     np.testing.assert_array_equal(read.retrieval.final, written.retrieval.final)
+    assert read.sweep is not None
+    assert written.sweep is not None
+    assert (read.sweep.ids, read.sweep.limit) == (written.sweep.ids, written.sweep.limit)
+    np.testing.assert_array_equal(read.sweep.raw, written.sweep.raw)
 
 
 def test_equal_references_are_equal_bytes(tmp_path: Path) -> None:
@@ -153,7 +164,9 @@ def test_a_spoilt_baseline_is_refused_in_words(tmp_path: Path, record: str) -> N
         read_reference(path)
 
 
-def test_a_reference_without_the_fixtures_rows_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="lacks the retrieval fixture"):
-        write_reference(tmp_path / "r", dataclasses.replace(reference(), retrieval=None))
+@pytest.mark.parametrize("part", ["retrieval", "sweep"])
+def test_a_reference_without_fixture_or_sweep_is_not_written(part: str, tmp_path: Path) -> None:
+    without: dict[str, Any] = {part: None}
+    with pytest.raises(ValueError, match="lacks the rows of"):
+        write_reference(tmp_path / "r", dataclasses.replace(reference(), **without))
     assert not (tmp_path / "r").exists()

@@ -44,17 +44,20 @@ BINDING = Binding(
     provider="Fake",
     provider_options={},
     session_options={},
-    onnxruntime_version="1.32.0",
     device="none",
     samevec_version="0",
+    onnxruntime_version="1.32.0",
+    tokenizers_version="0.22.2",
+    numpy_version="2.4.0",
+    code={},
 )
 
 
 class ShiftedSession(FakeSession):
     """Every logit off by a constant."""
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        return super().run(features) + np.float32(0.5)
+    def run(self, features: Features, **how: Any) -> NDArray[np.float32]:
+        return super().run(features, **how) + np.float32(0.5)
 
 
 def make_model(session: FakeSession) -> Reranker:
@@ -83,8 +86,14 @@ REFERENCE = make_reference()
 
 
 @dataclasses.dataclass(frozen=True)
+class FakeManifest:
+    samevec_version: str = "0.1.0"
+
+
+@dataclasses.dataclass(frozen=True)
 class FakeArtifact:
     digest: str = "sha256:a"
+    manifest: FakeManifest = FakeManifest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +117,7 @@ def receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(session: FakeSession, *, day: int = 1, **options: Any) -> Any:
     candidate: Any = FakeCandidate(make_model(session))
-    now = datetime(2030, 1, day, tzinfo=UTC)
+    now = datetime(2020, 1, day, tzinfo=UTC)
     return prove(candidate, tolerance=LOCK.tolerance, now=lambda: now, **options)
 
 
@@ -151,5 +160,5 @@ def test_a_receipt_leaves_out_what_only_plots_need(receipts: Path) -> None:
     receipt = gate_state([receipts], BINDING).receipt
     assert receipt is not None
     assert {"row_errors", "histograms"}.isdisjoint(receipt.summary)
-    assert receipt.summary["driver_digest"].startswith("sha256:")
+    assert receipt.summary["code_digest"].startswith("sha256:")
     assert len(receipt.summary["worst_rows"]) == 10

@@ -41,7 +41,7 @@ _DYNAMIC_TOKENS = {0: "rows", 1: "tokens"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """How an architecture is exported and what PyTorch is compared by.
+    """How an architecture is exported.
 
     Attributes
     ----------
@@ -50,16 +50,12 @@ class Architecture:
     configs : mapping of str to class
         Configuration class of each traced graph form, ``"plain"`` and ``"cuda"``; each derives from
         :class:`ContractConfig`.
-    reference_rows : callable (module, inputs, pooling) -> Tensor
-        The same raw rows through the unpatched model, for comparing by value. `inputs` are tensors by name, `pooling`
-        is the lock's word.
     input_names : tuple of str
         What the graph is fed.
     """
 
     optimum_task: str
     configs: Mapping[str, type[Any]]
-    reference_rows: Callable[[Any, Mapping[str, torch.Tensor], str], torch.Tensor]
     input_names: tuple[str, ...] = ("input_ids", "attention_mask")
 
     def make_config(self, module: Any, form: str, entry: LockedModel) -> OnnxConfig:

@@ -8,7 +8,7 @@ An embedder sees one segment, so its graph has segment 0 built in and takes no s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from optimum.exporters.onnx.model_configs import BertOnnxConfig
@@ -22,9 +22,6 @@ from samevec.export.architectures.base import (
     PaddingComponent,
     mean_of_tokens,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["ARCHITECTURES"]
 
@@ -45,16 +42,6 @@ def pooled_states(states: torch.Tensor, attention_mask: torch.Tensor, pooling: s
     if pooling == "cls":
         return states[:, 0]
     return mean_of_tokens(states, attention_mask.to(torch.float32))
-
-
-def embedder_rows(module: Any, inputs: Mapping[str, torch.Tensor], pooling: str) -> torch.Tensor:
-    """Return raw pooled vectors of the unpatched model, shape (rows, width)."""
-    return pooled_states(module(**inputs).last_hidden_state, inputs["attention_mask"], pooling)
-
-
-def reranker_rows(module: Any, inputs: Mapping[str, torch.Tensor], _pooling: str) -> torch.Tensor:
-    """Return logits of the unpatched model, shape (rows, 1)."""
-    return cast("torch.Tensor", module(**inputs).logits)
 
 
 class _PlainEmbedder(ForwardPatcher):
@@ -215,12 +202,10 @@ ARCHITECTURES = {
     "embed": Architecture(
         optimum_task="feature-extraction",
         configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
-        reference_rows=embedder_rows,
     ),
     "rerank": Architecture(
         optimum_task="text-classification",
         configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig},
-        reference_rows=reranker_rows,
         input_names=("input_ids", "attention_mask", "token_type_ids"),
     ),
 }

@@ -8,7 +8,7 @@ blocks of queries against three neighbouring blocks of keys (one block where the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from optimum.exporters.onnx.model_configs import ModernBertOnnxConfig
@@ -26,20 +26,12 @@ from samevec.export.architectures.base import (
 )
 from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 __all__ = ["ARCHITECTURES"]
 
 # Queries in one local block; the window (64 either side) must fit one neighbour block.
 _BLOCK_TOKENS = 64
 # Inputs no longer than this are one block that sees itself.
 _ONE_BLOCK_TOKENS = 256
-
-
-def reference_rows(module: Any, inputs: Mapping[str, torch.Tensor], _pooling: str) -> torch.Tensor:
-    """Return logits of the unpatched model, shape (rows, 1)."""
-    return cast("torch.Tensor", module(**inputs).logits)
 
 
 class _PlainPatcher(ForwardPatcher):
@@ -255,6 +247,5 @@ ARCHITECTURES = {
     "rerank": Architecture(
         optimum_task="text-classification",
         configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig},
-        reference_rows=reference_rows,
     )
 }

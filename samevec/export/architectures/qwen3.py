@@ -7,16 +7,13 @@ sees as many key heads as query heads; and the last layer computes only the pool
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from optimum.exporters.onnx.model_configs import Qwen3OnnxConfig
 
 from samevec.export.architectures.base import Architecture, ContractConfig, ForwardPatcher, rotary_tables
 from samevec.export.contrib_ops import multi_head_attention, reshape, rotary_embedding
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["ARCHITECTURES"]
 
@@ -36,11 +33,6 @@ def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tens
     last = attention_mask.sum(1) - 1
     index = last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
     return torch.gather(states, 1, index)[:, 0]  # squeeze(1) would export an If
-
-
-def reference_rows(module: Any, inputs: Mapping[str, torch.Tensor], _pooling: str) -> torch.Tensor:
-    """Return raw pooled vectors of the unpatched model, shape (rows, width)."""
-    return last_token(module(**inputs, use_cache=False).last_hidden_state, inputs["attention_mask"])
 
 
 class _PlainPatcher(ForwardPatcher):
@@ -139,6 +131,5 @@ ARCHITECTURES = {
     "embed": Architecture(
         optimum_task="feature-extraction",
         configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
-        reference_rows=reference_rows,
     )
 }

@@ -21,7 +21,7 @@ _MOST_TOKENS = 520
 #: For the same reason those that fill runs up to the engine's own limits, 32 texts or 64 pairs and 4,096 tokens, are
 #: given shorter ones.
 _MOST_TOKENS_FILLED = 260
-#: Row limits asked for, beside 1 (DESIGN section 5).
+#: Row limits asked for, beside 1.
 _BATCH_SIZES = {"embed": (8, 32), "rerank": (8, 32, 64)}
 _TOKEN_BUDGETS = {512: _MOST_TOKENS, 1024: _MOST_TOKENS, 4096: _MOST_TOKENS_FILLED}
 _SHUFFLED_BUDGET = 512

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOP", "check_rankings"]
 
-#: Results taken for each query (DESIGN section 5).
+#: Results taken for each query.
 TOP = 100
 
 # Another company for every row than in one sorted call at the default budget.
@@ -106,7 +106,7 @@ def check_rankings(
             rows = tokenize_cases(model, fixture_cases(fixture, model.entry.task, prompts=model.entry.prompts))
             computed = _compute(model, rows, advance)
         except (InferenceError, InputError) as error:
-            return check.result(failures=(f"rankings: could not be computed: {error}",))
+            return check.result(failures=(f"rankings: could not be computed: {error.without_advice}",))
     failures, notes = check.value_findings(rows, computed, bits_required=bits_required)
     if any(run.raw.shape != retrieval.raw.shape for run in computed.values()):
         return check.result(failures=tuple(failures), notes=tuple(notes))
@@ -276,7 +276,7 @@ def _place_grades(query: RetrievalQuery) -> dict[int, int]:
 
 
 def _weight_notes(entry: LockedModel) -> list[str]:
-    """Say where the ratings mean nothing; a folder's weights may be trained or not, which nobody here can know."""
+    """Say where the ratings mean nothing; whether a folder's weights are trained cannot be known here."""
     if entry.source.startswith("toy:"):
         return ["rankings: the toy models' weights are generated; the ratings say nothing, only their equality does"]
     if entry.source.startswith("local:"):

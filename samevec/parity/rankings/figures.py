@@ -5,7 +5,7 @@ Values are costs: the smaller, the better (cosine distances; a reranker's scores
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def order_of(costs: NDArray[Any], *, top: int | None = None) -> list[int]:
     ----------
     costs : ndarray of float, shape (n_items,)
     top : int, optional
-        Keep only so many.
+        Keep only the first N.
     """
     return [int(i) for i in np.argsort(costs, kind="stable")[:top]]
 
@@ -192,7 +192,7 @@ def compare_order(
     Parameters
     ----------
     reference, candidate : sequence of int
-        Items, best first; of equal length, each the first so many of all items.
+        Items, best first; of equal length, each the first N of all items.
     costs : ndarray of float64, shape (n_items,)
         The reference's cost of every item, ranked or not.
     allowance : ndarray of float64, shape (n_items,)
@@ -325,6 +325,7 @@ class Rankings:
         Empty when nothing could be computed.
     failures, notes, not_measured : tuple of str
         One sentence each.
+    elapsed_s : float
     """
 
     task: str
@@ -339,6 +340,7 @@ class Rankings:
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()
+    elapsed_s: float = field(default=0.0, compare=False)
 
     @property
     def words(self) -> str:
@@ -383,4 +385,5 @@ class Rankings:
             "failures": list(self.failures),
             "notes": list(self.notes),
             "not_measured": list(self.not_measured),
+            "elapsed_s": round(self.elapsed_s, 6),
         }

@@ -102,7 +102,7 @@ def run_baseline(
         raw = model.compute(rows)
         finished = [level.finish(raw) for level in levels]
     except (InferenceError, InputError) as error:
-        words = f"could not be computed: {error}"
+        words = f"could not be computed: {error.without_advice}"
         return (*cells, Cell(level=levels[0].name, grouping=CANDIDATE_LIVE, comparison=None, error=words))
     ids = compare_ids(live.ids, [row.ids for row in rows])
     cells.append(Cell(level="ids", grouping=CANDIDATE_LIVE, comparison=ids))

@@ -1,4 +1,4 @@
-"""``reference.safetensors``: what PyTorch gave for the built-in cases and for the retrieval fixture; without torch."""
+"""``reference.safetensors``: what PyTorch gave for cases, retrieval fixture and sweep; without torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from samevec.digest import canonical_json
 from samevec.errors import ReferenceMissingError
+from samevec.parity.limit import LimitCase
 from samevec.parity.reference.torch_baseline import TorchBaseline
 
 if TYPE_CHECKING:
@@ -28,16 +29,17 @@ __all__ = [
     "CapturedRow",
     "Reference",
     "RetrievalReference",
+    "SweepReference",
     "read_reference",
     "write_reference",
 ]
 
-REFERENCE_VERSION = 3
+REFERENCE_VERSION = 4
 
 # One key: the library writes several in an order that changes from run to run, and with it the file's digest.
 _METADATA_KEY = "samevec"
 _TENSORS = ("ids", "offsets", "raw", "final")
-_RETRIEVAL = "retrieval_"  # before the names of the same four tensors of the fixture
+_RETRIEVAL, _SWEEP = "retrieval_", "sweep_"  # before the names of the same tensors; a sweep has no final rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,23 @@ class RetrievalReference:
         return len(self.ids)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepReference:
+    """What the reference computed beside the cases, see :mod:`samevec.parity.sweep` and :mod:`samevec.parity.limit`.
+
+    Attributes
+    ----------
+    ids : tuple of tuple of int
+    raw : ndarray of float32, shape (n_rows, width)
+        Each row alone.
+    limit : tuple of LimitCase
+    """
+
+    ids: tuple[tuple[int, ...], ...]
+    raw: NDArray[np.float32]
+    limit: tuple[LimitCase, ...]
+
+
 def _stack(
     rows: Sequence[CapturedRow], task: str
 ) -> tuple[tuple[tuple[int, ...], ...], NDArray[np.float32], NDArray[np.float32]]:
@@ -110,7 +129,9 @@ class Reference:
     raw : ndarray of float32, shape (n_cases, width)
     final : ndarray of float32, shape (n_cases, width) or (n_cases,)
     retrieval : RetrievalReference or None
-        None only where somebody compares cases of their own; a file has it.
+        None only where a caller compares other cases; a file has it.
+    sweep : SweepReference or None
+        The same.
     torch_baseline : TorchBaseline or None
         PyTorch against itself; an export always measures it.
     """
@@ -125,6 +146,7 @@ class Reference:
     raw: NDArray[np.float32]
     final: NDArray[np.float32]
     retrieval: RetrievalReference | None = None
+    sweep: SweepReference | None = None
     torch_baseline: TorchBaseline | None = None
 
     @classmethod
@@ -138,6 +160,7 @@ class Reference:
         prompts: dict[str, str],
         toolchain: dict[str, str],
         retrieval: RetrievalReference | None = None,
+        sweep: SweepReference | None = None,
     ) -> Reference:
         """Put captured rows, in the order of the cases, into one record.
 
@@ -160,6 +183,7 @@ class Reference:
             raw=raw,
             final=final,
             retrieval=retrieval,
+            sweep=sweep,
         )
 
     def __len__(self) -> int:
@@ -177,10 +201,10 @@ def write_reference(path: Path, reference: Reference) -> None:
     Raises
     ------
     ValueError
-        It lacks the retrieval fixture's rows.
+        It lacks the rows of the retrieval fixture or of the sweep.
     """
-    if reference.retrieval is None:
-        raise ValueError("the reference lacks the retrieval fixture's rows")
+    if reference.retrieval is None or reference.sweep is None:
+        raise ValueError("the reference lacks the rows of the retrieval fixture or of the sweep")
     metadata = {
         "reference_version": REFERENCE_VERSION,
         "model": reference.model,
@@ -190,19 +214,31 @@ def write_reference(path: Path, reference: Reference) -> None:
         "prompts": reference.prompts,
         "toolchain": reference.toolchain,
         "fixture_digest": reference.retrieval.fixture_digest,
+        "limit": [[case.n_characters, case.n_tokens, case.digest] for case in reference.sweep.limit],
         "torch_baseline": None if reference.torch_baseline is None else reference.torch_baseline.to_dict(),
     }
-    tensors = _to_tensors(reference) | _to_tensors(reference.retrieval, prefix=_RETRIEVAL)
+    tensors = (
+        _to_tensors(reference, reference.final)
+        | _to_tensors(reference.retrieval, reference.retrieval.final, prefix=_RETRIEVAL)
+        | _to_tensors(reference.sweep, prefix=_SWEEP)
+    )
     path.write_bytes(save(tensors, metadata={_METADATA_KEY: canonical_json(metadata).decode("ascii")}))
 
 
-def _to_tensors(rows: Reference | RetrievalReference, *, prefix: str = "") -> dict[str, NDArray[Any]]:
-    return {
+def _to_tensors(
+    rows: Reference | RetrievalReference | SweepReference,
+    final: NDArray[np.float32] | None = None,
+    *,
+    prefix: str = "",
+) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {
         prefix + "ids": np.asarray([i for ids in rows.ids for i in ids], dtype=np.int64),
         prefix + "offsets": np.cumsum([0, *(len(ids) for ids in rows.ids)], dtype=np.int64),
         prefix + "raw": np.ascontiguousarray(rows.raw, dtype=np.float32),
-        prefix + "final": np.ascontiguousarray(rows.final, dtype=np.float32),
     }
+    if final is not None:
+        found[prefix + "final"] = np.ascontiguousarray(final, dtype=np.float32)
+    return found
 
 
 def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
@@ -225,6 +261,7 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
             version = metadata.pop("reference_version")
             if version == REFERENCE_VERSION:
                 names = [prefix + name for prefix in ("", _RETRIEVAL) for name in _TENSORS]
+                names += [_SWEEP + name for name in _TENSORS if name != "final"]
                 return _from_tensors(metadata, {name: file.get_tensor(name) for name in names})
     except FileNotFoundError as error:
         raise ReferenceMissingError(f"{path}: no reference to compare with", fix=fix) from error
@@ -237,15 +274,17 @@ def read_reference(path: Path, *, fix: str = "samevec export") -> Reference:
 
 def _from_tensors(metadata: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Reference:
     retrieval = RetrievalReference(fixture_digest=metadata.pop("fixture_digest"), **_rows(tensors, _RETRIEVAL))
+    limit = tuple(LimitCase(int(a), int(b), str(c)) for a, b, c in metadata.pop("limit"))
+    sweep = SweepReference(limit=limit, **_rows(tensors, _SWEEP))
     record = metadata.pop("torch_baseline")
     baseline = None if record is None else TorchBaseline.from_dict(record)
-    return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval, torch_baseline=baseline)
+    return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval, sweep=sweep, torch_baseline=baseline)
 
 
 def _rows(tensors: dict[str, NDArray[Any]], prefix: str) -> dict[str, Any]:
     offsets, ids = tensors[prefix + "offsets"].tolist(), tensors[prefix + "ids"].tolist()
     rows = tuple(tuple(ids[a:b]) for a, b in itertools.pairwise(offsets))
-    raw, final = tensors[prefix + "raw"], tensors[prefix + "final"]
-    if not len(rows) == len(raw) == len(final):
+    values = {name: tensors[prefix + name] for name in ("raw", "final") if prefix + name in tensors}
+    if any(len(array) != len(rows) for array in values.values()):
         raise ValueError("token ids, raw and final rows differ in number")
-    return {"ids": rows, "raw": raw, "final": final}
+    return {"ids": rows, **values}

@@ -16,6 +16,8 @@ import numpy as np
 from samevec.errors import ConfigError, ExportError
 from samevec.machine import allowed_cpus
 from samevec.parity.cases.builtin import TextCase
+from samevec.parity.cases.texts import letters
+from samevec.parity.limit import LIMIT_QUERY, LimitCase, ids_digest
 from samevec.parity.rankings.retrieval import fixture_cases
 from samevec.parity.reference.file import CapturedRow, Reference, RetrievalReference
 from samevec.progress import SilentProgress
@@ -51,7 +53,7 @@ class ReferenceModel:
 
     @property
     def module(self) -> Any:
-        """The transformers model inside, for the export; whoever changes it must be done capturing."""
+        """The transformers model inside, for the export; change it only after capturing."""
         return self.pipeline[0].model
 
     @property
@@ -92,6 +94,30 @@ class ReferenceModel:
                 rows.append(self._capture_case(case))
                 advance(1)
         return rows
+
+    def capture_limit(self) -> tuple[LimitCase, ...]:
+        """Tokenise a text at the limit and one a token longer; nothing is run.
+
+        Raises
+        ------
+        ExportError
+            The tokenizer gives no such texts.
+        """
+        tokenizer, limit = self.pipeline.tokenizer, self.entry.max_tokens
+        before = () if self.entry.task == "embed" else (LIMIT_QUERY,)
+        text, settings = letters(limit), {"add_special_tokens": False, "verbose": False}
+        ends = [end for _, end in tokenizer(text, return_offsets_mapping=True, **settings)["offset_mapping"]]
+        n_beside = tokenizer.num_special_tokens_to_add(pair=bool(before))
+        n_beside += sum(len(tokenizer(one, **settings)["input_ids"]) for one in before)
+        cases = []
+        for n_tokens in (limit, limit + 1):
+            n_characters = ends[n_tokens - n_beside - 1]
+            item = (*before, text[:n_characters])
+            if len(tokenizer(*item, verbose=False)["input_ids"]) != n_tokens:
+                raise ExportError(f"{self.entry.name}: no text of exactly {n_tokens} tokens was found")
+            ids = tokenizer(*item, truncation="longest_first", max_length=limit)["input_ids"]
+            cases.append(LimitCase(n_characters, n_tokens, ids_digest(ids)))
+        return tuple(cases)
 
     def _capture_case(self, case: TextCase | PairCase) -> CapturedRow:
         if isinstance(case, TextCase):

@@ -1,6 +1,6 @@
 """PyTorch against itself: what batching alone moves, measured at export and carried by the reference file.
 
-It judges nothing. It says how large a difference is that nobody made: same modules, same weights, other company.
+It judges nothing. It says how much batching alone moves: same modules, same weights, other company.
 """
 
 from __future__ import annotations

@@ -7,18 +7,20 @@ import threading
 from typing import TYPE_CHECKING, Any, cast
 
 from samevec.errors import SessionRunError
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from samevec.parity.reference.pytorch import ReferenceModel
+    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
 
 __all__ = ["TorchSession"]
 
 
-class TorchSession:
+class TorchSession(Session):
     """Runs sentence-transformers' own modules up to the pooled vector or the logit.
 
     Parameters
@@ -39,8 +41,10 @@ class TorchSession:
         """Device and dtype."""
         return {"device": "cpu", "dtype": "float32"}
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`samevec.runtime.sessions.onnx.Session`."""
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`samevec.runtime.sessions.base.Session`; it runs to its end."""
         pipeline = self._reference.pipeline
         names = ["input_ids", "attention_mask"] + (["token_type_ids"] if features.token_type_ids is not None else [])
         tensors = {name: self._torch.from_numpy(array) for name, array in features.as_feed(names).items()}

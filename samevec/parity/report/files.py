@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["REPORT_VERSION", "clear_report", "report_record", "write_junit", "write_report"]
+__all__ = ["PAGE_NAME", "REPORT_VERSION", "clear_report", "report_record", "write_junit", "write_report"]
 
 #: Of ``report.json``; grows when a key changes its meaning or goes.
 REPORT_VERSION = 1
 
-_PAGE, _RECORD = "index.html", "report.json"
+PAGE_NAME, _RECORD = "index.html", "report.json"
 
 
 def report_record(models: Sequence[dict[str, Any]], *, created_at: str, reference: str = "stored") -> dict[str, Any]:
@@ -46,7 +46,7 @@ def report_record(models: Sequence[dict[str, Any]], *, created_at: str, referenc
 
 def clear_report(directory: Path | None, junit: Path | None) -> None:
     """Remove what an earlier run wrote, so that what is there afterwards is of this one."""
-    stale = [] if directory is None else [directory / _PAGE, directory / _RECORD]
+    stale = [] if directory is None else [directory / PAGE_NAME, directory / _RECORD]
     for path in [*stale, *([] if junit is None else [junit])]:
         path.unlink(missing_ok=True)
 
@@ -66,7 +66,7 @@ def write_report(directory: Path, report: dict[str, Any]) -> tuple[Path, Path]:
         The page and the JSON file.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    page, record = directory / _PAGE, directory / _RECORD
+    page, record = directory / PAGE_NAME, directory / _RECORD
     record.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="ascii")
     page.write_text(html_page(report), encoding="utf-8")
     return page, record

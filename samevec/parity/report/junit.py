@@ -45,14 +45,15 @@ def _suite(model: Mapping[str, Any], created_at: str) -> ET.Element:
         "testsuite",
         name=_text(f"{model['model']} ({model['profile']})"),
         tests=str(len(cases)),
-        failures=str(sum(bool(failures) for _, failures in cases)),
+        failures=str(sum(bool(failures) for *_, failures in cases)),
         errors="0",
         skipped="0",
         time=f"{model['elapsed_s']:.3f}",
         timestamp=created_at,
     )
-    for name, failures in cases:
-        case = ET.SubElement(suite, "testcase", classname=_text(f"parity.{model['model']}"), name=_text(name), time="0")
+    for name, elapsed_s, failures in cases:
+        case = ET.SubElement(suite, "testcase", classname=_text(f"parity.{model['model']}"), name=_text(name))
+        case.set("time", f"{elapsed_s:.6f}")
         if failures:
             failure = ET.SubElement(case, "failure", message=_text(failures[0]), type="ParityFailed")
             failure.text = _text("\n".join(failures))
@@ -63,22 +64,23 @@ def _suite(model: Mapping[str, Any], created_at: str) -> ET.Element:
     return suite
 
 
-def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Give the name of every test case with what failed in it."""
+def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
+    """Give the name of every test case with its seconds and what failed in it."""
     left = [str(failure) for failure in model["failures"]]
     for cell in model["cells"]:
         name = f"{cell['level']}/{cell['grouping']}"
         found = _take(left, name)
         if not cell["passed"] and not found:  # a grouping that could not run is said once, not once a level
             found = [f"{name}: {cell['error'] or 'failed'}"]
-        yield name, found
+        yield name, cell["elapsed_s"], found
     for run in model["groupings"]:
-        yield f"grouping {run['name']}", _take(left, run["name"])
+        yield f"grouping {run['name']}", run["elapsed_s"], _take(left, run["name"])
     rankings = model.get("rankings") or {}
     for run in rankings.get("runs", ()):
-        yield f"rankings/{run['name']}", _take(left, f"rankings/{run['name']}")
+        share_s = rankings["elapsed_s"] / len(rankings["runs"])
+        yield f"rankings/{run['name']}", share_s, _take(left, f"rankings/{run['name']}")
     if left:
-        yield "other findings", left
+        yield "other findings", 0.0, left
 
 
 def _take(failures: list[str], name: str) -> list[str]:

@@ -1,28 +1,20 @@
-"""HTML and SVG from pure functions: what is not markup already is escaped, and what cannot be seen is spelled out."""
+"""SVG elements from pure functions: text is escaped, and what cannot be seen is spelled out."""
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from typing import TYPE_CHECKING
+
+from markupsafe import Markup, escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Html", "element", "joined", "visible"]
-
-# HTML's elements without an end tag that are used here (the standard lists 13).
-_VOID = frozenset({"meta", "br"})
+__all__ = ["element", "joined", "visible"]
 
 # Controls, formats (joiners, direction marks), surrogates, private use, unassigned, line and paragraph separators: they
 # would change how the text around them reads, or could not be written to a file at all.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
-class Html(str):
-    """Text that is markup already; any other text is escaped when it becomes part of markup."""
-
-    __slots__ = ()
 
 
 def visible(text: str) -> str:
@@ -46,7 +38,7 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def element(name: str, /, *children: object, **attributes: object) -> Html:
+def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """Return an element.
 
     Parameters
@@ -55,27 +47,24 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     *children : object
         Markup as it is, anything else as escaped text; None is left out.
     **attributes : object
-        ``class_`` for ``class``, ``aria_label`` for ``aria-label``; None and False are left out, True has no value.
+        ``class_`` for ``class``, ``aria_label`` for ``aria-label``; None is left out.
 
     Returns
     -------
-    Html
+    Markup
     """
-    start = f"<{name}" + "".join(_attribute(key, value) for key, value in attributes.items()) + ">"
-    return Html(start if name in _VOID else f"{start}{joined(children)}</{name}>")
+    written = joined(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    return Markup(f"<{name}{written}>{joined(children)}</{name}>")  # noqa: S704  # every part is escaped
 
 
-def _attribute(key: str, value: object) -> str:
-    if value is None or value is False:
-        return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{html.escape(visible(str(value)))}"'
+def _attribute(key: str, value: object) -> Markup:
+    return Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), visible(str(value)))
 
 
-def joined(children: Iterable[object]) -> Html:
+def joined(children: Iterable[object]) -> Markup:
     """Return children one after another, escaped where they are not markup; None is left out."""
-    return Html("".join(_child(child) for child in children if child is not None))
+    return Markup("").join(_child(child) for child in children if child is not None)
 
 
-def _child(child: object) -> str:
-    return child if isinstance(child, Html) else html.escape(visible(str(child)), quote=False)
+def _child(child: object) -> Markup:
+    return child if isinstance(child, Markup) else escape(visible(str(child)))

@@ -9,7 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from samevec.parity.report.markup import Html, element, joined
+from markupsafe import Markup, escape
+
+from samevec.parity.report.markup import element, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +79,7 @@ class _LogAxis:
         return [i for i in range(self.low, self.high + 1) if i % stride == 0]
 
 
-def error_plot(points: Sequence[ErrorPoint], *, atol: float, title: str) -> Html:
+def error_plot(points: Sequence[ErrorPoint], *, atol: float, title: str) -> Markup:
     """Draw the greatest error of every row against its length, both logarithmic.
 
     Parameters
@@ -90,7 +92,7 @@ def error_plot(points: Sequence[ErrorPoint], *, atol: float, title: str) -> Html
 
     Returns
     -------
-    Html
+    Markup
         An ``svg`` element with title and description.
     """
     zero, infinite = any(p.error <= 0 for p in points), any(not math.isfinite(p.error) for p in points)
@@ -115,7 +117,7 @@ def _by_failure(point: ErrorPoint) -> bool:
     return point.fails  # drawn last, on top
 
 
-def _mark(point: ErrorPoint, x: _LogAxis, y: _LogAxis, *, square: bool) -> Html:
+def _mark(point: ErrorPoint, x: _LogAxis, y: _LogAxis, *, square: bool) -> Markup:
     at_x, at_y = x.at(max(point.length_tokens, 1)), y.at(point.error)
     told = element("title", point.label)
     if point.fails:
@@ -127,7 +129,7 @@ def _mark(point: ErrorPoint, x: _LogAxis, y: _LogAxis, *, square: bool) -> Html:
     return element("circle", told, class_="mark first", cx=f"{at_x:.1f}", cy=f"{at_y:.1f}", r=3)
 
 
-def _legend(series: Sequence[str], *, failing: bool) -> Html:
+def _legend(series: Sequence[str], *, failing: bool) -> Markup:
     entries = [(name, "second" if i else "first") for i, name in enumerate(series)]
     entries += [("outside the tolerance", "fail")] if failing else []
     parts, x = [], float(_LEFT)
@@ -143,7 +145,7 @@ def _legend(series: Sequence[str], *, failing: bool) -> Html:
     return joined(parts)
 
 
-def ratio_plot(edges: Sequence[float], counts: Sequence[int], *, title: str) -> Html:
+def ratio_plot(edges: Sequence[float], counts: Sequence[int], *, title: str) -> Markup:
     """Draw how many components have which share of their allowance as error; both axes logarithmic.
 
     Parameters
@@ -157,7 +159,7 @@ def ratio_plot(edges: Sequence[float], counts: Sequence[int], *, title: str) -> 
 
     Returns
     -------
-    Html
+    Markup
         An ``svg`` element with title and description.
     """
     outside = sum(count for edge, count in zip(edges, counts[1:], strict=True) if edge >= 1)
@@ -197,7 +199,7 @@ def _span(edges: Sequence[float], i: int) -> str:
     return f"{edges[-1]:.2g} and above" if i == len(edges) else f"{edges[i - 1]:.2g} to {edges[i]:.2g}"
 
 
-def _bar(start: float, end: float, top: float, bottom: float, count: int, *, fails: bool, span: str) -> Html:
+def _bar(start: float, end: float, top: float, bottom: float, count: int, *, fails: bool, span: str) -> Markup:
     return element(
         "rect",
         element("title", f"{span}: {count:,}"),
@@ -209,10 +211,10 @@ def _bar(start: float, end: float, top: float, bottom: float, count: int, *, fai
     )
 
 
-def _y_axis(y: _LogAxis, *, zero: bool, infinite: bool) -> Html:
-    ticks = [(10.0**i, _power(i)) for i in y.ticks(most=8)]
-    ticks += [(0.0, Html("0"))] if zero else []
-    ticks += [(math.inf, Html("inf"))] if infinite else []
+def _y_axis(y: _LogAxis, *, zero: bool, infinite: bool) -> Markup:
+    ticks: list[tuple[float, object]] = [(10.0**i, _power(i)) for i in y.ticks(most=8)]
+    ticks += [(0.0, "0")] if zero else []
+    ticks += [(math.inf, "inf")] if infinite else []
     parts = []
     for value, words in ticks:
         at = y.at(value)
@@ -225,24 +227,24 @@ def _y_axis(y: _LogAxis, *, zero: bool, infinite: bool) -> Html:
     return joined(parts)
 
 
-def _x_lengths(x: _LogAxis) -> Html:
-    return joined(_x_tick(x.at(2.0**i), Html(f"{2**i:,}"), grid=True) for i in x.ticks(most=7))
+def _x_lengths(x: _LogAxis) -> Markup:
+    return joined(_x_tick(x.at(2.0**i), f"{2**i:,}", grid=True) for i in x.ticks(most=7))
 
 
-def _x_tick(at: float, words: Html, *, grid: bool) -> Html:
+def _x_tick(at: float, words: object, *, grid: bool) -> Markup:
     line = element("line", class_="grid", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=_TOP, y2=_HEIGHT - _BOTTOM)
     text = element("text", words, x=f"{at:.1f}", y=_HEIGHT - _BOTTOM + 17, text_anchor="middle")
     return joined([line if grid else None, text])
 
 
-def _power(exponent: int) -> Html:
+def _power(exponent: int) -> Markup:
     """Return a power of ten as it is read best."""
     if -1 <= exponent <= 3:
-        return Html(f"{10.0**exponent:g}")
+        return escape(f"{10.0**exponent:g}")
     return joined(["10", element("tspan", exponent, dy="-5", font_size="75%")])
 
 
-def _line(at: float, words: str) -> Html:
+def _line(at: float, words: str) -> Markup:
     # On paper-coloured ground, since points may lie behind the words.
     return joined(
         [
@@ -252,11 +254,11 @@ def _line(at: float, words: str) -> Html:
     )
 
 
-def _axis_title(words: str) -> Html:
+def _axis_title(words: str) -> Markup:
     return element("text", words, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 8, text_anchor="middle", class_="axis")
 
 
-def _figure(title: str, described: str, parts: Iterable[Html | None]) -> Html:
+def _figure(title: str, described: str, parts: Iterable[Markup | None]) -> Markup:
     frame = element(
         "rect",
         class_="frame",

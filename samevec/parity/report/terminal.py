@@ -10,6 +10,8 @@ from rich.text import Text
 from samevec.parity.reference.torch_baseline import BASELINE_TITLE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from samevec.parity.reference.torch_baseline import BaselineLevel
     from samevec.parity.verdict import Cell, GroupingRun, Verdict
 
@@ -117,20 +119,29 @@ def _run_row(verdict: Verdict, run: GroupingRun, levels: list[str]) -> list[tupl
     first = by_level[levels[0]]
     twin = run.same_as or run.like
     name = (run.name + (f" (= {twin})" if twin else ""), "red" if run.problems else "")
-    values = [(_difference(by_level[level]), _style(by_level[level])) for level in levels]
-    return [name, (str(run.rows), ""), (str(len(run.shapes)), ""), *values, _repeats(first), _bits(first)]
+    return [
+        name,
+        (str(run.rows), ""),
+        (str(len(run.shapes)), ""),
+        *_values(by_level, levels),
+        _repeats(first),
+        _bits(first),
+    ]
 
 
 def _other_row(verdict: Verdict, grouping: str, levels: list[str]) -> list[tuple[str, str]]:
     """Return the line of cells that ran in no grouping of the matrix, such as comparisons with a live reference."""
     by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == grouping}
     blank = (_NOT_ASKED, "dim")
-    values = [
-        (_difference(by_level[level]), _style(by_level[level])) if level in by_level else blank for level in levels
-    ]
     first = next(by_level[level] for level in levels if level in by_level)
     n_rows = str(first.comparison.rows) if first.comparison else "0"
-    return [(grouping, ""), (n_rows, ""), blank, *values, blank, blank]
+    return [(grouping, ""), (n_rows, ""), blank, *_values(by_level, levels), blank, blank]
+
+
+def _values(by_level: Mapping[str, Cell], levels: list[str]) -> list[tuple[str, str]]:
+    """Return the differences, and a dash where a level was not compared."""
+    found = (by_level.get(level) for level in levels)
+    return [(_NOT_ASKED, "dim") if cell is None else (_difference(cell), _style(cell)) for cell in found]
 
 
 def _baseline_rows(verdict: Verdict, levels: list[str]) -> list[list[tuple[str, str]]]:

@@ -78,7 +78,7 @@ def bucket_shapes(max_tokens: int, *, token_budget: int) -> tuple[Bucket, ...]:
     Parameters
     ----------
     max_tokens : int
-        Of the longest row a model takes; the longest bucket has exactly so many.
+        Of the longest row a model takes; the longest bucket has exactly that length.
     token_budget : int
         Shapes of several rows stay within it.
 
@@ -112,7 +112,7 @@ def cover(lengths: Sequence[int], shapes: Sequence[Bucket]) -> list[Piece]:
     Raises
     ------
     InputError
-        No bucket has so many tokens.
+        No bucket is that long.
 
     Notes
     -----

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["COSTS", "GPU_COSTS", "CostModel"]
+__all__ = ["COSTS", "GPU_COSTS", "NATIVE_COSTS", "CostModel"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,15 +37,19 @@ class CostModel:
         the largest run is the fastest.
     beyond_full_s : float
         What every padded token beyond `full_tokens` costs in addition.
+    pads : bool
+        Padding is computed. A graph that takes it out first gains nothing from a cut that avoids padding: its plans
+        fill runs up to `full_tokens`.
     """
 
-    per_run_s: float
-    stream_s: float
-    per_token_s: float
-    per_token_squared_s: float
+    per_run_s: float = 0.0
+    stream_s: float = 0.0
+    per_token_s: float = 0.0
+    per_token_squared_s: float = 0.0
     bytes_per_token: int = 0
     full_tokens: int | None = None
     beyond_full_s: float = 0.0
+    pads: bool = True
 
     def run_s(self, n_rows: Any, n_tokens: Any) -> Any:
         """Return the seconds of a run.
@@ -68,7 +72,7 @@ class CostModel:
         return self.per_run_s + linear_s + self.per_token_squared_s * padded * n_tokens
 
 
-#: By task: the two products. FINDINGS.md, 2 cores with AVX-512, fused graphs, weights prepacked. `per_token_s` and
+#: By task, where padding is computed: 2 cores with AVX-512, graphs of ONNX Runtime's own operators. `per_token_s` and
 #: `per_token_squared_s` are fits to its shape tables, good to 8% at 8 x 64, 1 x 1,024, 1 x 2,048 and 1 x 4,096. (Its
 #: ceiling, 0.88 and 0.22 GFLOP a token at 450 GFLOP/s, would be 1.96 and 0.49 ms.) `per_run_s + stream_s` is what a
 #: query of 16 tokens takes, 79 to 84 and 27 ms; of that, streaming 1.76 and 0.44 GB at 25 GB/s explains up to 70 and
@@ -95,6 +99,16 @@ COSTS: Mapping[str, CostModel] = MappingProxyType(
             full_tokens=800,
             beyond_full_s=0.13e-3,
         ),
+    }
+)
+
+#: Under `cpu`, whose graphs take padding out before the first product: by task, AMD EPYC (Zen 4, AVX-512), 2 cores;
+#: docs/measurements.md has the seconds. A run of 64 rows of 64 tokens takes 0.4% more a token than one of 8 rows, and
+#: more memory, so that runs end at 800 tokens; bytes are the private memory of a run of 4,096 tokens.
+NATIVE_COSTS: Mapping[str, CostModel] = MappingProxyType(
+    {
+        "embed": CostModel(pads=False, full_tokens=800, bytes_per_token=73_000),
+        "rerank": CostModel(pads=False, full_tokens=800, bytes_per_token=45_000),
     }
 )
 

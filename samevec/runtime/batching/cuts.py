@@ -38,7 +38,7 @@ class Limits:
     pad_to_multiple: int = 1
 
     def rows_at(self, longest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many rows fit a run whose longest row has so many tokens, at least 1."""
+        """Return how many rows fit a run whose longest row has `longest` tokens, at least 1."""
         fitting = np.minimum(self.token_budget // np.maximum(longest, 1), self.max_rows)
         return np.asarray(np.maximum(fitting, 1), dtype=np.int64)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from samevec.runtime.batching.cost import CostModel
-    from samevec.runtime.sessions.onnx import Session
+    from samevec.runtime.sessions.base import Session
 
 __all__ = [
     "MAX_WORKERS",

@@ -33,7 +33,7 @@ __all__ = [
     "worker_budget_tokens",
 ]
 
-#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096 (DESIGN 6).
+#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096.
 MIN_WORKER_TOKENS = 1024
 MAX_WORKER_TOKENS = 4096
 TOTAL_BUDGET_TOKENS = 2 * MAX_WORKER_TOKENS
@@ -107,7 +107,8 @@ def plan(
     max_rows : int
         Most rows of one microbatch.
     cost : CostModel, optional
-        The cheapest partition by this model; without one, every microbatch is filled as far as the limits allow.
+        The cheapest partition by this model; without one, every microbatch is filled as far as the limits allow. Where
+        padding costs nothing, microbatches are filled up to the model's `full_tokens`.
     pad_to_multiple : int
         How runs are padded, for the cost. The budget counts true lengths.
 
@@ -133,7 +134,10 @@ def plan(
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")  # stable: equal lengths keep the caller's order
     descending = sizes[order]
-    cut = cut_greedily(descending, limits) if cost is None else cut_cheapest(descending, limits, cost)
+    if cost is None or not cost.pads:
+        cut = cut_greedily(descending, limits if cost is None else limits.up_to(cost.full_tokens))
+    else:
+        cut = cut_cheapest(descending, limits, cost)
     return _cut_plan(order, descending, cut)
 
 

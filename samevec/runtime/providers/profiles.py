@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from samevec.errors import ConfigError
-from samevec.runtime.batching.cost import COSTS, GPU_COSTS
+from samevec.runtime.batching.cost import COSTS, GPU_COSTS, NATIVE_COSTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Profile:
     run_config : mapping of str to str
         ONNX Runtime run configuration entries.
     memory_arena, memory_pattern : bool
-        Arena on and pattern off measured best for changing shapes (FINDINGS, "Sessions and memory").
+        Arena on and pattern off measured best for changing shapes.
     pad_to_multiple : int
         Token axis is padded to a multiple of this.
     bit_identical_groupings : bool
@@ -51,7 +51,7 @@ class Profile:
     total_budget_tokens : int
         Padded tokens of the whole process; 0 is the general default.
     most_cpu_percent : int
-        Most compute nodes, in percent, that may run on the CPU instead of the provider; 100 where nobody looks.
+        Most compute nodes, in percent, that may run on the CPU instead of the provider; 100: not checked.
     fallback : str
         Profile that takes over, once proved, when the device has no memory even for one row; empty for none.
     costs : mapping of str to CostModel
@@ -105,8 +105,8 @@ class Profile:
         }
 
 
-# Threads spin while a run lasts and stop with it. Left to spin on they cost 30 to 50 CPU-ms a query (FINDINGS) and keep
-# an idle machine busy (CASES O20); never spinning costs a wake-up at every operator: 23.1 ms against 19.8 for a pair of
+# Threads spin while a run lasts and stop with it. Left to spin on they cost 30 to 50 CPU-ms a query and keep
+# an idle machine busy; never spinning costs a wake-up at every operator: 23.1 ms against 19.8 for a pair of
 # 16 tokens, with equal CPU time (46 and 45 ms), where 22 layers have 180 operators worth a second thread.
 _SPINNING = {
     "session.intra_op.allow_spinning": "1",
@@ -117,7 +117,7 @@ _SPINNING = {
 #: Run option that gives an arena's surplus back after the run.
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
-# After single runs no cost is visible (FINDINGS). From one microbatch of a job to the next the arena is kept: shrinking
+# After single runs no cost is visible. From one microbatch of a job to the next the arena is kept: shrinking
 # in between cost 3% of CPU time on 100 pairs and, by holes in the heap, 120 MB.
 _SHRINKING_ARENA = {ARENA_SHRINKAGE: "cpu:0"}
 
@@ -144,6 +144,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             run_config=MappingProxyType(_SHRINKING_ARENA),
             bit_identical_groupings=True,
             side_by_side=True,
+            costs=NATIVE_COSTS,
         ),
         "portable": Profile(
             name="portable",

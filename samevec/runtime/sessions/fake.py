@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from samevec.runtime.sessions.base import Session
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeSession"]
 
 
-class FakeSession:
+class FakeSession(Session):
     """Gives each row a vector that depends on its real token ids and on nothing else.
 
     Parameters
@@ -41,29 +43,26 @@ class FakeSession:
         self.runs: list[tuple[int, int]] = []
         self._before_run = before_run
 
-    @property
-    def provider_options(self) -> dict[str, str]:
-        """No options."""
-        return {}
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Return rows of float32 in (-1, 1), the same for the same ids in any company.
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Return rows of float32 in (-1, 1), the same for the same ids in any company."""
+        A run that is cancelled meanwhile gives nothing and is listed all the same.
+        """
+        if cancel is not None:
+            cancel.require_wanted()
         if self._before_run is not None:
             self._before_run(features)
         self.runs.append(features.shape)
+        if cancel is not None:
+            cancel.require_wanted()
         return np.stack(
             [
                 self.row(ids[mask == 1].tolist())
                 for ids, mask in zip(features.input_ids, features.attention_mask, strict=True)
             ]
         )
-
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-        """Run unless cancelled; a run that was cancelled meanwhile gives nothing and is listed all the same."""
-        cancel.require_wanted()
-        raw = self.run(features)
-        cancel.require_wanted()
-        return raw
 
     def row(self, ids: list[int]) -> NDArray[np.float32]:
         """Return the vector of one row of token ids, shape (width,)."""

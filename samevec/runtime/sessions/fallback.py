@@ -10,7 +10,7 @@ import numpy as np
 
 from samevec.errors import SamevecError, SessionRunError
 from samevec.runtime.collate import Features
-from samevec.runtime.sessions.onnx import CancellableSession
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.cancel import CancelToken
-    from samevec.runtime.sessions.onnx import Session
 
 __all__ = ["FallbackSession"]
 
 _log = logging.getLogger(__name__)
 
 
-class FallbackSession:
+class FallbackSession(Session):
     """Runs on one session until it has no memory for a single row; from then on on another. Safe between threads.
 
     Several rows that do not fit are the engine's to halve; only a single row that does not fit changes the session. The
@@ -63,9 +62,9 @@ class FallbackSession:
         return self._current.provider_options
 
     @property
-    def has_given_way(self) -> bool:
-        """Whether the second session computes; until restart, so nobody may open this model anew meanwhile."""
-        return self._second is not None
+    def may_reopen(self) -> bool:
+        """Only while the first session computes: a model opened again would go back to its device."""
+        return self._second is None
 
     @property
     def _current(self) -> Session:
@@ -75,7 +74,7 @@ class FallbackSession:
         return session
 
     @property
-    def fallback_words(self) -> str | None:
+    def notice(self) -> str | None:
         """What happened, for ``/info``; None while the first session computes."""
         if self._second is not None:
             return (
@@ -84,25 +83,23 @@ class FallbackSession:
             )
         return self._refusal
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`samevec.runtime.sessions.onnx.Session`."""
-        return self._run(features, None)
-
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`samevec.runtime.sessions.onnx.CancellableSession`."""
-        cancel.require_wanted()
-        return self._run(features, cancel)
-
-    def _run(self, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`samevec.runtime.sessions.base.Session`."""
         session = self._current
-        if not self.has_given_way:
+        if self._second is None:
             try:
-                return _run_on(session, features, cancel)
+                return session.run(features, cancel=cancel, keep_memory=keep_memory)
             except SessionRunError as error:
                 if not error.out_of_memory or features.shape[0] > 1:
                     raise
                 self._switch(error)
-        return self._run_second(features, cancel)
+        return self._run_second(features, cancel, keep_memory=keep_memory)
+
+    def release_memory(self) -> None:
+        """Release what the session that computes now has kept."""
+        self._current.release_memory()
 
     def _switch(self, error: SessionRunError) -> None:
         with self._lock:
@@ -115,22 +112,17 @@ class FallbackSession:
                 _log.error("%s; %s", str(error), self._refusal)
                 raise SessionRunError(f"{error}; {self._refusal}", out_of_memory=True) from error
             self._first, self._refusal = None, None
-            _log.error("%s; %s", str(error), self.fallback_words)
+            _log.error("%s; %s", str(error), self.notice)
 
-    def _run_second(self, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
+    def _run_second(self, features: Features, cancel: CancelToken | None, *, keep_memory: bool) -> NDArray[np.float32]:
         assert self._second is not None  # noqa: S101  only called after the switch
         n_rows, n_tokens = features.shape
         step = max(1, self._budget_tokens // n_tokens)
         parts = [
-            _run_on(self._second, _rows_of(features, start, start + step), cancel) for start in range(0, n_rows, step)
+            self._second.run(_rows_of(features, start, start + step), cancel=cancel, keep_memory=keep_memory)
+            for start in range(0, n_rows, step)
         ]
         return np.concatenate(parts)
-
-
-def _run_on(session: Session, features: Features, cancel: CancelToken | None) -> NDArray[np.float32]:
-    if cancel is not None and isinstance(session, CancellableSession):
-        return session.run_cancellable(features, cancel)
-    return session.run(features)
 
 
 def _rows_of(features: Features, start: int, stop: int) -> Features:

@@ -1,12 +1,12 @@
-"""The seam between policy and computation: the Session protocol, and its ONNX Runtime implementation."""
+"""A graph in ONNX Runtime behind the Session protocol."""
 
 from __future__ import annotations
 
 import importlib
 import threading
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,27 +19,26 @@ from samevec.errors import (
 )
 from samevec.machine import allowed_cpus
 from samevec.native.library import load_library
+from samevec.runtime.cancel import CancelToken
+from samevec.runtime.collate import collate
 from samevec.runtime.providers.detect import load_cuda_libraries, require_provider
 from samevec.runtime.providers.placement import placement_problem, read_placement
 from samevec.runtime.providers.profiles import ARENA_SHRINKAGE
-from samevec.runtime.sessions.arena import Arena
+from samevec.runtime.rows import TokenRow
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
     from samevec.runtime.providers.profiles import Profile
 
 __all__ = [
     "ORT_EXCEPTION_NAMES",
-    "CancellableSession",
     "OnnxSession",
-    "Session",
     "onnxruntime_version",
     "ort_exceptions",
 ]
@@ -73,55 +72,16 @@ _OUT_OF_MEMORY_WORDS = (
 )
 
 
+#: What classes of ONNX Runtime's errors mean at load.
+_DAMAGE = {
+    "NoSuchFile": "the graph's file is not there",
+    "InvalidProtobuf": "the graph's file is damaged",
+    "InvalidGraph": "the graph is damaged, or has operators that are not here",
+}
+
 _CORNER_TOKENS = 8
 #: Providers whose arena can be told to give back what no run uses, and its name in ONNX Runtime's run options.
 _DEVICE_ARENAS = {"CUDAExecutionProvider": "gpu:0"}
-
-
-class Session(Protocol):
-    """Computes raw rows: pooled vectors of an embedder, logits of a reranker."""
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that really computes."""
-        ...
-
-    @property
-    def provider_options(self) -> dict[str, str]:
-        """The provider's options as it reports them."""
-        ...
-
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch.
-
-        Returns
-        -------
-        ndarray of float32, shape (n_rows, width)
-            Row i belongs to row i of the features.
-
-        Raises
-        ------
-        SessionRunError
-            The run failed.
-        """
-        ...
-
-
-@runtime_checkable
-class CancellableSession(Protocol):
-    """What a Session has beside :class:`Session` if it can end a run early; one that cannot finishes what it began."""
-
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-        """Compute one microbatch, and end soon after `cancel` was cancelled; other runs go on.
-
-        Raises
-        ------
-        WorkCancelledError
-            It was cancelled before or while it ran.
-        SessionRunError
-            The run failed.
-        """
-        ...
 
 
 def _onnxruntime() -> Any:
@@ -161,7 +121,7 @@ def _session_options(ort: Any, profile: Profile, n_threads: int) -> Any:
     return options
 
 
-class OnnxSession:
+class OnnxSession(Session):
     """A graph loaded into ONNX Runtime under a profile. Safe between threads, which wait where one run goes at a time.
 
     Parameters
@@ -206,7 +166,7 @@ class OnnxSession:
             load_cuda_libraries(ort)
         try:
             # The directory is resolved, since some versions refuse external data reached through a linked one; the
-            # graph itself is not, since its data lies beside the link (CASES O21). Fallback off: otherwise a provider
+            # graph itself is not, since its data lies beside the link. Fallback off: otherwise a provider
             # that fails, at load or in any later run, is replaced by the CPU one with nothing but a printed line.
             self._session = ort.InferenceSession(
                 str(graph_path.parent.resolve() / graph_path.name),
@@ -216,7 +176,7 @@ class OnnxSession:
             )
         except self._exceptions as error:
             fix = "end what else takes its memory" if _is_out_of_memory(error) else "export it again"
-            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_first_line(error)}; {fix}") from error
+            raise SessionLoadError(f"{graph_path}: cannot be loaded: {_load_problem(error)}; {fix}") from error
         # Two runs at a time would need the memory of both, and a device would be no faster for it.
         self._turn: Any = threading.Lock() if profile.single_run else nullcontext()
         self._check_provider(profile.provider)
@@ -226,8 +186,10 @@ class OnnxSession:
         self._device_arena = _DEVICE_ARENAS.get(profile.provider)
         self._run_config = dict(profile.run_config)
         self._gives_back = ARENA_SHRINKAGE in self._run_config
-        self._arena = Arena()
-        self._run_options = {keeps: self._new_run_options(keeps_arena=keeps) for keeps in (False, True)}
+        self._lock = threading.Lock()
+        self._n_running = 0
+        self._holds_memory = False
+        self._pad_to_multiple = profile.pad_to_multiple
         self._input_names = [value.name for value in self._session.get_inputs()]
         outputs = self._session.get_outputs()
         self._output_names = [value.name for value in outputs]
@@ -280,9 +242,28 @@ class OnnxSession:
         """Inputs the graph declares; feeds are built from these."""
         return tuple(self._input_names)
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`Session`."""
-        return self._run(features, self._run_options[self._arena.keeps])
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`Session`; a cancelled run ends between two operators of the graph."""
+        cancel = cancel or CancelToken()
+        cancel.require_wanted()
+        options = self._run_options(keep_memory=keep_memory)  # of this run alone: terminating goes by this object
+
+        def terminate() -> None:
+            options.terminate = True
+
+        try:
+            with cancel.telling(terminate), self._turn, self._counted(keep_memory=keep_memory):
+                outputs = self._compute_in_room(features, options)
+        except self._exceptions as error:
+            if cancel.is_cancelled:
+                raise WorkCancelledError from error
+            raise SessionRunError(
+                f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
+                out_of_memory=_is_out_of_memory(error),
+            ) from error
+        return cast("NDArray[np.float32]", outputs[0])
 
     def run_all(self, features: Features) -> dict[str, NDArray[Any]]:
         """Compute every output of the graph, by name: for graphs that are traced, not served.
@@ -298,50 +279,36 @@ class OnnxSession:
             raise SessionRunError(f"a traced run failed: {_first_line(error)}") from error
         return dict(zip(self._output_names, outputs, strict=True))
 
-    def keeping_arena(self) -> AbstractContextManager[None]:
-        """Keep work memory from run to run, see :class:`samevec.runtime.sessions.arena.ArenaSession`."""
-        return self._arena.keeping()
+    def release_memory(self) -> None:
+        """Release what runs left in the arena, by a run of one token; nothing where the profile keeps it for good."""
+        if self._gives_back and self._holds_memory:
+            type_ids = (0,) if "token_type_ids" in self._input_names else None
+            self.run(collate([TokenRow((0,), type_ids)], pad_token_id=0, pad_to_multiple=self._pad_to_multiple))
 
-    @property
-    def holds_arena(self) -> bool:
-        """Whether there is work memory to give back, see :meth:`keeping_arena`; never where the profile keeps it."""
-        return self._gives_back and self._arena.holds
+    @contextmanager
+    def _counted(self, *, keep_memory: bool) -> Iterator[None]:
+        """Note whether memory stays in the arena after a run; one that fails is taken to have left what it had.
 
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`CancellableSession`; ends between two operators of the graph."""
-        cancel.require_wanted()
-        # Of this run alone: terminating goes by the options object.
-        options = self._new_run_options(keeps_arena=self._arena.keeps)
-
-        def terminate() -> None:
-            options.terminate = True
-
+        A run releases what no other run uses, so that the last one to end decides.
+        """
+        with self._lock:
+            self._n_running += 1
+        releases = False
         try:
-            with cancel.telling(terminate):
-                return self._run(features, options)
-        except SessionRunError as error:
-            if cancel.is_cancelled:
-                raise WorkCancelledError from error
-            raise
+            yield
+            releases = not keep_memory
+        finally:
+            with self._lock:
+                self._n_running -= 1
+                self._holds_memory = not (releases and self._n_running == 0)
 
-    def _new_run_options(self, *, keeps_arena: bool) -> Any:
+    def _run_options(self, *, keep_memory: bool) -> Any:
         options = _onnxruntime().RunOptions()
         options.log_severity_level = 3
         for key, value in self._run_config.items():
-            if not (keeps_arena and key == ARENA_SHRINKAGE):
+            if not (keep_memory and key == ARENA_SHRINKAGE):
                 options.add_run_config_entry(key, value)
         return options
-
-    def _run(self, features: Features, options: Any) -> NDArray[np.float32]:
-        try:
-            with self._turn, self._arena.run():
-                outputs = self._compute_in_room(features, options)
-        except self._exceptions as error:
-            raise SessionRunError(
-                f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
-                out_of_memory=_is_out_of_memory(error),
-            ) from error
-        return cast("NDArray[np.float32]", outputs[0])
 
     def _compute_in_room(self, features: Features, options: Any) -> Sequence[Any]:
         """Compute; on a device that is full, once more after its arena gave back the blocks of shapes gone by.
@@ -410,6 +377,14 @@ def _corner(features: Features) -> Features:
 def _is_out_of_memory(error: BaseException) -> bool:
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(word in words for word in _OUT_OF_MEMORY_WORDS)
+
+
+def _load_problem(error: BaseException) -> str:
+    """Say what is wrong with a graph; the words of ONNX Runtime only where its class of error says nothing."""
+    kind, line = type(error).__name__, _first_line(error)
+    if kind in _DAMAGE:
+        return _DAMAGE[kind]
+    return "its weights are missing, cut, or not those of the graph" if "xternal" in line else line
 
 
 def _first_line(error: BaseException) -> str:

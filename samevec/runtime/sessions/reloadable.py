@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from samevec.runtime.batching.parallel import BulkSession
-from samevec.runtime.sessions.arena import ArenaSession
-from samevec.runtime.sessions.onnx import CancellableSession
+from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
     from samevec.runtime.engine import Engine
-    from samevec.runtime.sessions.onnx import Session
 
 __all__ = ["Reloadable"]
 
@@ -68,7 +64,7 @@ class Reloadable:
         A session that gave way to another profile, until restart, would go back to its device.
         """
         sessions = self._sessions
-        return sessions is not None and not getattr(sessions.session, "has_given_way", False)
+        return sessions is not None and sessions.session.may_reopen
 
     def load(self) -> None:
         """Open the sessions, unless they are open.
@@ -101,7 +97,7 @@ class Reloadable:
         return sessions.session if sessions.bulk is None else sessions.bulk.get()
 
 
-class _CurrentSession:
+class _CurrentSession(Session):
     """A Session that hands each run to the one that is loaded."""
 
     def __init__(self, owner: Reloadable, first: Session) -> None:
@@ -120,30 +116,22 @@ class _CurrentSession:
         return self._options
 
     @property
-    def fallback_words(self) -> str | None:
-        """What another profile took over, of sessions that tell; see :mod:`samevec.runtime.sessions.fallback`."""
+    def notice(self) -> str | None:
+        """The notice of the session that is loaded, if any."""
         sessions = self._owner._sessions
-        words: str | None = None if sessions is None else getattr(sessions.session, "fallback_words", None)
-        return words
+        return None if sessions is None else sessions.session.notice
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch."""
-        return self._owner._session().run(features)
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute one microbatch in the session that is loaded."""
+        return self._owner._session().run(features, cancel=cancel, keep_memory=keep_memory)
 
-    def run_cancellable(self, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-        """Compute one microbatch, and end early where the loaded session can."""
-        return _run_cancellable(self._owner._session(), features, cancel)
-
-    def keeping_arena(self) -> AbstractContextManager[None]:
-        """Keep work memory from run to run where the loaded session can."""
-        session = self._owner._session()
-        return session.keeping_arena() if isinstance(session, ArenaSession) else nullcontext()
-
-    @property
-    def holds_arena(self) -> bool:
-        """Whether the session that is loaded, if any, has work memory to give back."""
+    def release_memory(self) -> None:
+        """Release what the session that is loaded, if any, has kept."""
         sessions = self._owner._sessions
-        return sessions is not None and isinstance(sessions.session, ArenaSession) and sessions.session.holds_arena
+        if sessions is not None:
+            sessions.session.release_memory()
 
 
 class _CurrentBulk(BulkSession):
@@ -160,9 +148,3 @@ class _CurrentBulk(BulkSession):
     def opened(self) -> Session | None:
         sessions = self._owner._sessions
         return None if sessions is None or sessions.bulk is None else sessions.bulk.opened
-
-
-def _run_cancellable(session: Session, features: Features, cancel: CancelToken) -> NDArray[np.float32]:
-    if isinstance(session, CancellableSession):
-        return session.run_cancellable(features, cancel)
-    return session.run(features)

@@ -15,6 +15,7 @@ import numpy as np
 from samevec.machine import available_memory_bytes
 from samevec.runtime.batching.buckets import bucket_shapes, cover, fill_bucket, most_open_shapes, stale_entries
 from samevec.runtime.batching.plan import MAX_WORKER_TOKENS
+from samevec.runtime.sessions.base import Session
 from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.runtime.batching.buckets import Bucket
+    from samevec.runtime.cancel import CancelToken
     from samevec.runtime.collate import Features
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.sessions.onnx import Session
 
 __all__ = ["CACHE_BYTES", "StaticShapeSession", "open_session", "trim_cache"]
 
@@ -34,7 +35,7 @@ __all__ = ["CACHE_BYTES", "StaticShapeSession", "open_session", "trim_cache"]
 CACHE_BYTES = 16 * 2**30
 
 
-class StaticShapeSession:
+class StaticShapeSession(Session):
     """Pads every run to compiled shapes and cuts the padding off again. Safe between threads; runs go one at a time.
 
     Parameters
@@ -70,13 +71,17 @@ class StaticShapeSession:
         """Shapes that are loaded, the one used last at the end."""
         return tuple(self._open)
 
-    def run(self, features: Features) -> NDArray[np.float32]:
-        """Compute one microbatch, see :class:`samevec.runtime.sessions.onnx.Session`."""
+    def run(
+        self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
+    ) -> NDArray[np.float32]:
+        """Compute one microbatch, see :class:`samevec.runtime.sessions.base.Session`."""
         pieces = cover(features.attention_mask.sum(axis=1).tolist(), self._shapes)
         parts = []
         with self._lock:
             for piece in pieces:
-                raw = self._session(piece.bucket).run(fill_bucket(features, piece))
+                raw = self._session(piece.bucket).run(
+                    fill_bucket(features, piece), cancel=cancel, keep_memory=keep_memory
+                )
                 parts.append(raw[: piece.stop - piece.start])
         return np.concatenate(parts)
 

@@ -38,7 +38,7 @@ __all__ = ["Worker"]
 
 _log = logging.getLogger(__name__)
 
-# A thread that dies says so itself; this is how often it is looked for one that could not (DESIGN: within 2 s).
+# A thread that dies says so itself; this is how often it is looked for one that could not.
 _WATCH_S = 1.0
 _RESTARTING, _GIVEN_UP = "it is being restarted", "restart the server"
 

@@ -244,7 +244,7 @@ async def _read_frame(first: bytes, reader: asyncio.StreamReader, received: Rece
 
 
 async def _read_body(n_bytes: int, reader: asyncio.StreamReader, received: Received) -> bytearray:
-    """Read so many bytes; those of a frame that is refused are read too, since the next one comes after them."""
+    """Read N bytes; those of a frame that is refused are read too, since the next one comes after them."""
     body, left_bytes = bytearray(), n_bytes
     refusal: OverloadedError | None = None
     while left_bytes:

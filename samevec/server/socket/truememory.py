@@ -75,7 +75,7 @@ def reserve_truememory(endpoints: Endpoints) -> None:
         raise ConfigError(f"--truememory: {folder}: {error.strerror or error}") from error
     endpoints.add_cleanup(lambda: os.close(lock))
     endpoints.add_frames(bind_unix(folder / SOCKET_NAME))
-    # After the bind: the pid file says "somebody answers here", and the client starts its own server otherwise.
+    # After the bind: the pid file says "a server answers here", and the client starts its own server otherwise.
     _write_pid(folder / PID_NAME)
     endpoints.add_cleanup(lambda: _remove_pid(folder / PID_NAME))
 

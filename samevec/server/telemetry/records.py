@@ -26,7 +26,7 @@ __all__ = [
     "observed",
 ]
 
-#: nginx's number for "the client closed the connection": it stands in logs, nobody receives it.
+#: nginx's number for "the client closed the connection": it stands in logs; no client receives it.
 CLIENT_GONE = 499
 
 _current: contextvars.ContextVar[RequestAccount | None] = contextvars.ContextVar("samevec_account", default=None)
@@ -141,7 +141,7 @@ class Observers:
 
 
 def current_account() -> RequestAccount:
-    """Return the account of the request this task works for; one that nobody reads where there is none."""
+    """Return the account of the request this task works for; an unread one where there is none."""
     return _current.get() or RequestAccount(route="none")
 
 

@@ -12,8 +12,9 @@ from test_session import CPU, expected, features, write_graph
 from samevec.errors import SessionRunError, WorkCancelledError
 from samevec.runtime.cancel import CancelToken, every_cancelled
 from samevec.runtime.engine import Engine
+from samevec.runtime.sessions.base import Session
 from samevec.runtime.sessions.fake import FakeSession
-from samevec.runtime.sessions.onnx import CancellableSession, OnnxSession
+from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,12 +78,11 @@ def test_a_run_for_nobody_who_can_cancel_goes_on() -> None:
 def test_a_fake_session_can_be_cancelled_before_and_in_a_run() -> None:
     token = CancelToken()
     session = FakeSession(before_run=lambda features: token.cancel())
-    assert isinstance(session, CancellableSession)
     with pytest.raises(WorkCancelledError):
-        session.run_cancellable(features(), token)
+        session.run(features(), cancel=token)
     assert session.runs == [(2, 8)]
     with pytest.raises(WorkCancelledError):
-        session.run_cancellable(features(), token)
+        session.run(features(), cancel=token)
     assert session.runs == [(2, 8)]
 
 
@@ -103,17 +103,15 @@ def test_an_engine_stops_at_the_run_that_is_cancelled() -> None:
 
 
 def test_a_session_that_cannot_be_cancelled_finishes_what_it_began() -> None:
-    class Plain:
+    class Plain(Session):
         provider = "FakeExecutionProvider"
-        provider_options: dict[str, str] = {}  # noqa: RUF012  # as the protocol has it
 
-        def run(self, features: Features) -> NDArray[np.float32]:
+        def run(self, features: Features, **how: object) -> NDArray[np.float32]:
             token.cancel()
             return inner.run(features)
 
     token, inner = CancelToken(), FakeSession()
     plain = Plain()
-    assert not isinstance(plain, CancellableSession)
     engine = Engine(session=plain, width=8)
     assert engine.run_microbatch(rows([3]), cancel=token).shape == (1, 8)
     with pytest.raises(WorkCancelledError):  # but nothing is begun
@@ -128,15 +126,14 @@ def onnx_session(tmp_path_factory: pytest.TempPathFactory) -> OnnxSession:
 
 
 def test_onnxruntime_gives_the_same_with_a_token_that_holds(onnx_session: OnnxSession) -> None:
-    assert isinstance(onnx_session, CancellableSession)
-    assert onnx_session.run_cancellable(features(), CancelToken()).tolist() == expected()
+    assert onnx_session.run(features(), cancel=CancelToken()).tolist() == expected()
 
 
 def test_onnxruntime_runs_nothing_that_was_cancelled_before(onnx_session: OnnxSession) -> None:
     token = CancelToken()
     token.cancel()
     with pytest.raises(WorkCancelledError):
-        onnx_session.run_cancellable(features(), token)
+        onnx_session.run(features(), cancel=token)
     assert onnx_session.run(features()).tolist() == expected()
 
 
@@ -156,14 +153,14 @@ class CancelOnFeed:
 def test_onnxruntime_ends_a_run_through_its_run_options_and_no_other_run(onnx_session: OnnxSession) -> None:
     token = CancelToken()
     with pytest.raises(WorkCancelledError) as caught:
-        onnx_session.run_cancellable(CancelOnFeed(token), token)  # type: ignore[arg-type]
-    assert isinstance(caught.value.__cause__, SessionRunError)
+        onnx_session.run(CancelOnFeed(token), cancel=token)  # type: ignore[arg-type]
+    assert "terminate flag" in str(caught.value.__cause__)
     assert onnx_session.run(features()).tolist() == expected()
-    assert onnx_session.run_cancellable(features(), CancelToken()).tolist() == expected()
+    assert onnx_session.run(features(), cancel=CancelToken()).tolist() == expected()
 
 
 def test_an_error_of_a_run_that_nobody_cancelled_stays_one(onnx_session: OnnxSession) -> None:
     bad = features()
     bad.input_ids[0, 0] = 10_000
     with pytest.raises(SessionRunError):
-        onnx_session.run_cancellable(bad, CancelToken())
+        onnx_session.run(bad, cancel=CancelToken())

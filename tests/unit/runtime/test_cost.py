@@ -12,7 +12,7 @@ import pytest
 from makers import fake_engine, rows
 
 from samevec.errors import InputError
-from samevec.runtime.batching.cost import COSTS, CostModel
+from samevec.runtime.batching.cost import COSTS, NATIVE_COSTS, CostModel
 from samevec.runtime.batching.cuts import Limits, cut_cheapest, cut_greedily
 from samevec.runtime.batching.plan import Plan, plan, plan_native, require_policy, worker_budget_tokens
 from samevec.runtime.sessions.fake import FakeSession
@@ -61,6 +61,15 @@ def test_a_long_row_does_not_drag_short_ones_along() -> None:
 
 def test_short_rows_share_a_run_since_the_weights_are_read_once() -> None:
     assert row_counts(plan([4, 5, 6, 7], token_budget=4096, max_rows=32, cost=COSTS["embed"])) == [4]
+
+
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_where_padding_costs_nothing_runs_are_filled(task: str) -> None:
+    cost = NATIVE_COSTS[task]
+    assert row_counts(plan([4, 5, 6, 7], token_budget=4096, max_rows=32, cost=cost)) == [4]
+    assert row_counts(plan([64] * 50, token_budget=4096, max_rows=32, cost=cost)) == [12, 12, 12, 12, 2]
+    assert row_counts(plan([64] * 50, token_budget=512, max_rows=32, cost=cost))[:2] == [8, 8]
+    assert row_counts(plan([1000, *[50] * 12], token_budget=4096, max_rows=32, cost=cost)) == [1, 12]
 
 
 def test_padding_to_a_multiple_is_in_the_cost() -> None:

@@ -162,7 +162,7 @@ class WrongSession(FakeSession):
         super().__init__()
         self.raw = raw
 
-    def run(self, features: Features) -> NDArray[np.float32]:
+    def run(self, features: Features, **how: object) -> NDArray[np.float32]:
         return self.raw  # type: ignore[return-value]  # that is the point
 
 

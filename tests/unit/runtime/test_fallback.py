@@ -53,7 +53,7 @@ def test_rows_that_do_not_fit_are_halved_first() -> None:
     session, first, _, opened = pair(2)
     raw = engine_on(session).run_rows(rows((3, 3, 3, 3)))
     assert raw.tobytes() == fake_engine().run_rows(rows((3, 3, 3, 3))).tobytes()
-    assert (opened, session.fallback_words) == ([0], None)
+    assert (opened, session.notice) == ([0], None)
     assert first.runs == [(2, 4), (2, 4)]
 
 
@@ -67,11 +67,11 @@ def test_a_single_row_that_does_not_fit_changes_the_session_for_good(caplog: pyt
     assert opened == [1]
     assert first.runs == []
     assert second.runs[-1] == (1, 8)
-    assert session.fallback_words == (
+    assert session.notice == (
         "FakeExecutionProvider had no memory for a single row; profile cpu, which has passed its own gate here, "
         "computes until restart"
     )
-    assert [record.message for record in caplog.records] == [f"no memory; {session.fallback_words}"]
+    assert [record.message for record in caplog.records] == [f"no memory; {session.notice}"]
 
 
 def test_a_profile_that_is_not_proved_takes_nothing_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,7 +84,7 @@ def test_a_profile_that_is_not_proved_takes_nothing_over(caplog: pytest.LogCaptu
     words = "no fall-back to profile cpu: m: parity was never run here; run: samevec parity"
     assert str(caught.value) == f"no memory; {words}"
     assert caught.value.out_of_memory
-    assert session.fallback_words == words
+    assert session.notice == words
     assert len(caplog.records) == 1
 
 
@@ -94,10 +94,10 @@ def test_the_first_session_is_let_go_with_its_memory() -> None:
     session = FallbackSession(first, FakeSession, profile="cpu", budget_tokens=4096)
     del first
     features = collate(rows((3,)), pad_token_id=0, pad_to_multiple=4)
-    assert not session.has_given_way
+    assert session.may_reopen
     session.run(features)
     gc.collect()
-    assert (kept(), session.has_given_way) == (None, True)
+    assert (kept(), session.may_reopen) == (None, False)
     assert session.run(features).tobytes() == FakeSession().run(features).tobytes()
 
 
@@ -130,13 +130,13 @@ def test_another_fault_changes_nothing() -> None:
     session = FallbackSession(FakeSession(before_run=full), FakeSession, profile="cpu", budget_tokens=4096)
     with pytest.raises(SessionRunError):
         session.run(collate(rows((3,)), pad_token_id=0, pad_to_multiple=4))
-    assert (opened, session.fallback_words) == ([0], None)
+    assert (opened, session.notice) == ([0], None)
 
 
 def test_what_takes_over_keeps_to_its_own_budget() -> None:
     session, _, second, _ = pair(0, budget_tokens=16)
     session.run(collate(rows((3,)), pad_token_id=0, pad_to_multiple=4))
     features = collate(rows((3, 4, 2, 4, 1)), pad_token_id=0, pad_to_multiple=8)
-    found = session.run_cancellable(features, CancelToken())
+    found = session.run(features, cancel=CancelToken())
     assert second.runs[1:] == [(2, 8), (2, 8), (1, 8)]
     assert np.array_equal(found, FakeSession().run(features))

@@ -49,7 +49,7 @@ def test_a_full_gpu_gives_way_to_the_proved_cpu_profile(monkeypatch: pytest.Monk
     assert engine.run_rows(rows((3, 4))).tolist() == embedder(FakeSession()).engine.run_rows(rows((3, 4))).tolist()
     assert asked == ["cpu"]
     assert isinstance(engine.session, FallbackSession)
-    assert "profile cpu" in (engine.session.fallback_words or "")
+    assert "profile cpu" in (engine.session.notice or "")
 
 
 def test_an_unproved_cpu_profile_takes_nothing_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from samevec.errors import ConfigError
-from samevec.runtime.batching.cost import COSTS, GPU_COSTS
+from samevec.runtime.batching.cost import COSTS, GPU_COSTS, NATIVE_COSTS
 from samevec.runtime.providers.profiles import PROFILES, Profile, get_profile
 
 
@@ -115,4 +115,4 @@ def test_coreml_computes_in_float32_in_static_shapes_without_the_neural_engine()
 def test_receipts_of_cpu_profiles_know_nothing_of_devices(name: str) -> None:
     record = get_profile(name).session_options()
     assert not {"io_binding", "static_shapes", "total_budget_tokens", "most_cpu_percent", "fallback"} & set(record)
-    assert get_profile(name).costs is COSTS
+    assert get_profile(name).costs is (NATIVE_COSTS if name == "cpu" else COSTS)

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -236,6 +236,7 @@ def test_o21_missing_or_cut_files_are_named(tmp_path: Path) -> None:
         assert message.startswith(f"{path}: cannot be loaded: ")
         assert message.endswith("; export it again")
         assert "\n" not in message
+        assert "ONNXRuntimeError" not in message
     path = write_graph(tmp_path / "cut data")
     cut_in_half(path.with_name("model.onnx.data"))
     with pytest.raises(SessionLoadError):
@@ -280,13 +281,10 @@ def test_a_run_keeps_the_arena_only_where_it_was_asked_to(tmp_path: Path, monkey
     monkeypatch.setattr(session._session, "run_with_iobinding", spy)
     features = collate(rows([3]), pad_token_id=0, pad_to_multiple=1)
     session.run(features)
-    with session.keeping_arena():
-        kept = session.run(features)
-        session.run_cancellable(features, CancelToken())
-        other = threading.Thread(target=session.run, args=(features,))  # the wish is of one thread
-        other.start()
-        other.join()
+    kept = session.run(features, keep_memory=True)
+    session.run(features, cancel=CancelToken(), keep_memory=True)
     after = session.run(features)
+    session.run(features, cancel=CancelToken())
     assert asked == ["cpu:0", "", "", "cpu:0", "cpu:0"]
     assert kept.tobytes() == after.tobytes()
 
@@ -297,33 +295,36 @@ def test_the_last_run_to_end_says_whether_the_arena_holds_memory(
     session = OnnxSession(write_graph(tmp_path), CPU)
     run, begun, may_end = session._session.run_with_iobinding, threading.Event(), threading.Event()
 
+    n_runs = [0]
+
     def held(binding: Any, options: Any) -> None:
+        n_runs[0] += 1
         if threading.current_thread() is late:
             begun.set()
             assert may_end.wait(20)
         run(binding, options)
 
-    def keep() -> None:
-        with session.keeping_arena():
-            session.run(features())
+    def releases() -> bool:
+        """Whether there is memory to release: it takes a run."""
+        n_runs[0] = 0
+        session.release_memory()
+        return n_runs[0] == 1
 
-    late = threading.Thread(target=keep)
+    late = threading.Thread(target=lambda: session.run(features(), keep_memory=True))
     monkeypatch.setattr(session._session, "run_with_iobinding", held)
-    holds = [session.holds_arena]
-    for keeps in (True, False):
-        with session.keeping_arena() if keeps else nullcontext():
-            session.run(features())
-        holds.append(session.holds_arena)
-    assert holds == [False, True, False]
+    assert not releases()
+    session.run(features(), keep_memory=True)
+    assert releases()
+    session.run(features())
+    assert not releases()
 
     late.start()
     assert begun.wait(20)
     session.run(features())  # gives back all but what the other run uses
     may_end.set()
     late.join()
-    assert session.holds_arena
-    session.run(features())
-    assert not session.holds_arena
+    assert releases()
+    assert not releases()
 
 
 def test_outputs_lie_outside_of_an_arena_that_gives_back(tmp_path: Path) -> None:
@@ -335,12 +336,15 @@ def test_outputs_lie_outside_of_an_arena_that_gives_back(tmp_path: Path) -> None
     assert own.tolist() == lent.tolist() == expected()
 
 
-def test_a_run_that_failed_may_have_left_memory(tmp_path: Path) -> None:
+def test_a_run_that_failed_may_have_left_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = OnnxSession(write_graph(tmp_path), CPU)
+    monkeypatch.setattr(session, "run", run := mock.Mock(wraps=session.run))
     wrong = replace(features(), input_ids=features().input_ids + VOCABULARY)
     with pytest.raises(SessionRunError):
         session.run(wrong)
-    assert session.holds_arena
+    session.release_memory()
+    assert [call.args[0].shape for call in run.call_args_list] == [(2, 8), (1, 1)]
     never = OnnxSession(write_graph(tmp_path), replace(CPU, run_config={}))
-    never.run(features())
-    assert not never.holds_arena  # runs under this profile give nothing back, so there is nothing to ask for
+    never.run(features(), keep_memory=True)
+    monkeypatch.setattr(never, "run", lambda _: pytest.fail("runs under this profile release nothing"))
+    never.release_memory()
