@@ -51,7 +51,7 @@ def ensure_environment(name: str, cache: Path, say: Callable[[str], None]) -> Pa
     requirements = _REQUIREMENTS / f"{name}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:12]
     directory = cache / "environments" / f"{name}-{key}"
-    python = directory / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    python = directory / "bin" / "python"
     if (directory / ".installed").is_file():
         return python
     say(f"installing the environment {name}")

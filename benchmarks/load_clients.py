@@ -374,7 +374,7 @@ class Tally:
         started_s = time.perf_counter()
         try:
             reply = await asyncio.wait_for(channel.ask(request), _ANSWER_TIMEOUT_S)
-        except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
+        except (TimeoutError, OSError, EOFError, ValueError) as error:
             self.n_lost += 1
             self.faults.append(f"{request.kind}: no answer: {error!r}")
             channel.close()

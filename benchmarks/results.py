@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
@@ -106,7 +106,7 @@ class Report:
     quick: bool = False
     unproved: bool = False
     rows: list[Row] = field(default_factory=list)
-    started_at: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record of ``latest.json``."""

@@ -5,8 +5,7 @@ the server knows, and refuse the others by name. They need numpy and the standar
 
 References
 ----------
-truememory 0.7.6.2, ``model_client.py``: signatures, frames, errors, and on Windows a loopback port and a token, each in
-a file.
+truememory 0.7.6.2, ``model_client.py``: signatures, frames and errors.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import json
 import math
 import socket
 import struct
-import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_TIMEOUT_S",
     "EmbeddingProxy",
-    "LoopbackAddress",
     "ModelServerError",
     "ProtocolMismatchError",
     "RerankerProxy",
@@ -46,7 +42,6 @@ DEFAULT_TIMEOUT_S = 120.0
 _PROTOCOL_VERSION = 1
 _MAX_FRAME_BYTES = 10 << 20
 _HEADER = struct.Struct(">I")
-_TOKEN_BYTES = 32
 _PING_TIMEOUT_S = 5.0
 #: Options of sentence-transformers' own methods, with the value that asks for what happens anyway.
 _NEUTRAL_OPTIONS = {"show_progress_bar": False, "convert_to_numpy": True}
@@ -73,51 +68,9 @@ class ProtocolMismatchError(ConnectionError):
     """What answers speaks another protocol."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopbackAddress:
-    """A server on this machine's loopback that wants a token first: where there are no Unix sockets.
-
-    Attributes
-    ----------
-    port : int
-    token : bytes
-        32 bytes.
-    host : str
-    """
-
-    port: int
-    token: bytes
-    host: str = "127.0.0.1"
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> LoopbackAddress:
-        """Read the files that a server leaves: ``model_server.port`` and ``model_server.token`` (hexadecimal).
-
-        Raises
-        ------
-        ConnectionError
-            A file is missing, or holds something else.
-        """
-        try:
-            port = int((folder / "model_server.port").read_text(encoding="ascii").strip())
-            token = bytes.fromhex((folder / "model_server.token").read_text(encoding="ascii").strip())
-        except (OSError, ValueError) as error:
-            raise ConnectionError(f"no model server has left its port and token in {folder}: {error}") from error
-        if not 1 <= port <= 65535 or len(token) != _TOKEN_BYTES:
-            raise ConnectionError(f"the port or token in {folder} is none; start the model server again")
-        return cls(port, token)
-
-
-def default_address() -> Path | LoopbackAddress:
-    """Return where TrueMemory's client looks: ``~/.truememory/model.sock``, or on Windows a loopback port.
-
-    Raises
-    ------
-    ConnectionError
-        On Windows: no server has left its port and token.
-    """
-    folder = Path.home() / ".truememory"
-    return LoopbackAddress.from_folder(folder) if sys.platform == "win32" else folder / "model.sock"
+def default_address() -> Path:
+    """Return where TrueMemory's client looks: ``~/.truememory/model.sock``."""
+    return Path.home() / ".truememory" / "model.sock"
 
 
 class EmbeddingProxy:
@@ -127,11 +80,11 @@ class EmbeddingProxy:
     ----------
     tier : str
         A tier of TrueMemory (vectors of 256 dimensions), or the name of a served embedder (full vectors).
-    address : path or LoopbackAddress, optional
+    address : path, optional
         Where the server listens; :func:`default_address` otherwise.
     """
 
-    def __init__(self, tier: str = "", *, address: str | Path | LoopbackAddress | None = None) -> None:
+    def __init__(self, tier: str = "", *, address: str | Path | None = None) -> None:
         self._tier = tier
         self._address = address
 
@@ -190,11 +143,11 @@ class RerankerProxy:
     ----------
     model_name : str, optional
         A served reranker, by its name in the lock or on the hub.
-    address : path or LoopbackAddress, optional
+    address : path, optional
         As for :class:`EmbeddingProxy`.
     """
 
-    def __init__(self, model_name: str | None = None, *, address: str | Path | LoopbackAddress | None = None) -> None:
+    def __init__(self, model_name: str | None = None, *, address: str | Path | None = None) -> None:
         self._model_name = model_name
         self._address = address
 
@@ -223,7 +176,7 @@ class RerankerProxy:
         return _array(_request(request, self._address, timeout), "scores")
 
 
-def ping(address: str | Path | LoopbackAddress | None = None, *, timeout: float = _PING_TIMEOUT_S) -> bool:
+def ping(address: str | Path | None = None, *, timeout: float = _PING_TIMEOUT_S) -> bool:
     """Return whether a server answers at an address."""
     try:
         _request({"op": "ping"}, address, timeout)
@@ -241,9 +194,7 @@ def _refuse_options(method: str, options: dict[str, Any]) -> None:
         raise TypeError(f"{method}() cannot send {named}: the model server has no such option")
 
 
-def _request(
-    request: dict[str, Any], address: str | Path | LoopbackAddress | None, timeout: float | None
-) -> dict[str, Any]:
+def _request(request: dict[str, Any], address: str | Path | None, timeout: float | None) -> dict[str, Any]:
     """Send one request on a connection of its own and return its answer."""
     timeout_s = DEFAULT_TIMEOUT_S if timeout is None else float(timeout)
     if not timeout_s > 0:
@@ -260,38 +211,31 @@ def _request(
         raise TimeoutError(f"the model server did not answer within {timeout_s:g} s") from error
 
 
-def _exchange(body: bytes, address: str | Path | LoopbackAddress, timeout_s: float) -> bytes:
+def _exchange(body: bytes, address: str | Path, timeout_s: float) -> bytes:
     deadline_s = time.monotonic() + timeout_s
     with _connect(address, deadline_s) as connection:
         _arm(connection, deadline_s)
         connection.sendall(_HEADER.pack(len(body)) + body)
         (n_bytes,) = _HEADER.unpack(_receive(connection, _HEADER.size, deadline_s))
         if n_bytes > _MAX_FRAME_BYTES:
-            raise ProtocolMismatchError(f"{_shown(address)}: the answer claims {n_bytes} bytes; no model server does")
+            raise ProtocolMismatchError(f"{address}: the answer claims {n_bytes} bytes; no model server does")
         return _receive(connection, n_bytes, deadline_s)
 
 
-def _connect(address: str | Path | LoopbackAddress, deadline_s: float) -> socket.socket:
-    tcp = address if isinstance(address, LoopbackAddress) else None
-    connection = socket.socket(socket.AF_INET if tcp else socket.AF_UNIX, socket.SOCK_STREAM)
+def _connect(address: str | Path, deadline_s: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _arm(connection, deadline_s)
-        connection.connect((tcp.host, tcp.port) if tcp else str(address))
-        if tcp:
-            connection.sendall(tcp.token)
+        connection.connect(str(address))
     except TimeoutError:
         connection.close()
         raise
     except OSError as error:
         connection.close()
         raise ConnectionError(
-            f"no model server at {_shown(address)} ({error.strerror or error}); start: samevec serve"
+            f"no model server at {address} ({error.strerror or error}); start: samevec serve"
         ) from error
     return connection
-
-
-def _shown(address: str | Path | LoopbackAddress) -> str:
-    return f"{address.host}:{address.port}" if isinstance(address, LoopbackAddress) else str(address)
 
 
 def _arm(connection: socket.socket, deadline_s: float) -> None:

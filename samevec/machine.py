@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import platform
+import resource
 import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -18,9 +19,6 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-if sys.platform != "win32":
-    import resource
-
 __all__ = [
     "allow_open_files",
     "allowed_cpus",
@@ -28,7 +26,6 @@ __all__ = [
     "cgroup_cpu_quota",
     "cpu_name",
     "give_back_memory",
-    "has_glibc",
     "process_memory_bytes",
     "return_freed_memory",
 ]
@@ -215,17 +212,12 @@ def return_freed_memory() -> bool:
     return bool(mallopt(m_mmap_threshold, 1 << 20) and mallopt(m_trim_threshold, 1 << 20))
 
 
-def has_glibc() -> bool:
-    """Return whether this process's C library is glibc, which gives memory back when it is asked to."""
-    return _c_function("malloc_trim") is not None
-
-
 def _c_function(name: str) -> Callable[..., int] | None:
     """Return a function of this process's C library by a name that only glibc has; None anywhere but on Linux."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
-def allow_open_files(wanted: int = 65_536) -> int | None:
+def allow_open_files(wanted: int = 65_536) -> int:
     """Raise this process's limit of open files, which bounds its connections, as far as it may itself.
 
     Parameters
@@ -235,16 +227,14 @@ def allow_open_files(wanted: int = 65_536) -> int | None:
 
     Returns
     -------
-    int or None
-        The limit now; None where there is none to set.
+    int
+        The limit now.
 
     References
     ----------
     getrlimit(2). Shells start processes with 1,024, on macOS with 256, for the sake of select(2), which is not used
     here; macOS refuses more than ``OPEN_MAX`` (10,240) even below an unlimited hard limit.
     """
-    if sys.platform == "win32":
-        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (wanted, 10_240):
         allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

@@ -11,7 +11,7 @@ import platformdirs
 from samevec.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, MutableMapping
 
 __all__ = [
     "ENV_PREFIX",
@@ -20,7 +20,6 @@ __all__ = [
     "default_snapshots",
     "default_token_budget",
     "default_workers",
-    "server_environment",
     "silence_onnxruntime",
 ]
 
@@ -74,36 +73,6 @@ def _whole_number(environ: Mapping[str, str], name: str, *, least: int) -> int |
 def debug_requested(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether ``$SAMEVEC_DEBUG`` asks for tracebacks."""
     return environ.get(f"{ENV_PREFIX}_DEBUG", "") not in ("", "0")
-
-
-def server_environment(
-    arguments: Sequence[str], environ: Mapping[str, str] = os.environ, *, is_glibc: bool
-) -> dict[str, str] | None:
-    """Return the variables under which a command should start again; None when it may go on as it is.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Of the command line, without the program.
-    environ : mapping
-        ``PYTHONMALLOC`` there is the user's choice and stays.
-    is_glibc : bool
-        Whether the C library can give back single pages.
-
-    Notes
-    -----
-    The interpreter's own allocator returns memory by the megabyte, once nothing in it is in use: of what 1,000 requests
-    at once had filled, a few dozen objects that live on kept 8 MB. Asked to (see
-    :func:`samevec.machine.give_back_memory`), glibc returns single pages. Toy pair: 1.05 of the memory before instead
-    of 1.12, and 5.3 ms a query instead of 5.0.
-
-    References
-    ----------
-    Python's documentation of ``PYTHONMALLOC``; malloc_trim(3).
-    """
-    if not is_glibc or list(arguments[:1]) != ["serve"] or "PYTHONMALLOC" in environ:
-        return None
-    return {**environ, "PYTHONMALLOC": "malloc"}
 
 
 def silence_onnxruntime(environ: MutableMapping[str, str] = os.environ) -> None:

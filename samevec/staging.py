@@ -5,9 +5,9 @@ A rename then gives them their name, so that whatever kills the writer, the name
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-import sys
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["put_in_place", "unfinished_directory"]
 
@@ -79,8 +76,6 @@ def put_in_place(directory: Path, final: Path, *, is_intact: Callable[[Path], bo
 
 
 def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return  # directories cannot be opened there
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,9 +92,6 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     BlockingIOError
         Another process holds it, and waiting was not wanted.
     """
-    if sys.platform == "win32":
-        yield  # no such locks: nothing is cleared there either
-        return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,8 +102,6 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 def _clear_abandoned(parent: Path) -> None:
     """Remove what dead processes left; what another one is writing is left alone."""
-    if sys.platform == "win32":
-        return
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), _locked(path, wait=False):
             shutil.rmtree(path, ignore_errors=True)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import sys
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from samevec.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

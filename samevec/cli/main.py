@@ -282,7 +282,6 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 @option("--uds", type=_PathType(), help="HTTP on this Unix socket (owner only) instead of TCP.")
 @option("--socket", "socket_path", type=_PathType(), help="The framed protocol on this Unix socket.")
 @option("--truememory", is_flag=True, help="The framed protocol where TrueMemory's client looks for it.")
-@option("--truememory-tcp", is_flag=True, help="The same by loopback TCP and a token, as on Windows.")
 @option("--api-key-file", type=_PathType(), help="Bearer keys, one a line.")
 @option("--workers", type=click.IntRange(min=0), default=0, help="Bulk microbatches side by side, a model; 0 chooses.")
 @option("--token-budget", type=click.IntRange(min=1), help="Padded tokens of one microbatch.  [default: by workers]")

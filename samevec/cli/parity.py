@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from samevec.cli.live_reference import compute_live, require_torch
 from samevec.cli.outcome import GateOutcome
 from samevec.errors import ConfigError
 from samevec.gate import prove
@@ -17,7 +18,6 @@ from samevec.native.library import load_library
 from samevec.native.selftest import differing_kernels
 from samevec.parity.bisect import bisect
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.reference.live import compute_live, require_torch
 from samevec.parity.report.files import PAGE_NAME, clear_report, report_record, write_junit, write_report
 from samevec.parity.report.moved import moved_lines, read_older
 from samevec.parity.tokens import tokenize_cases
@@ -55,7 +55,7 @@ class ParityPlan:
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 def run_parity(

@@ -48,7 +48,6 @@ class ServePlan:
     uds: Path | None = None
     socket_path: Path | None = None
     truememory: bool = False
-    truememory_tcp: bool = False
     api_key_file: Path | None = None
     workers: int = 0
     token_budget: int | None = None
@@ -71,7 +70,6 @@ class ServePlan:
             uds=self.uds,
             socket=self.socket_path,
             truememory=self.truememory,
-            truememory_tcp=self.truememory_tcp,
             api_key_file=self.api_key_file,
             token_budget=self.token_budget,
             max_queue_items=self.max_queue,

@@ -22,8 +22,8 @@ The form, with everything that may stand in it::
 
 from __future__ import annotations
 
-import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,6 @@ from samevec.lock.records import (
     Tolerance,
     Toolchain,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = [
     "FROZEN_TOLERANCE",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from samevec.parity.cases.groupings import groupings
 from samevec.parity.golden import has_card_values
 from samevec.parity.levels import prefix_dimensions
-from samevec.parity.reference.torch_baseline import BASELINE_TITLE
 from samevec.runtime.collate import padded_length
 from samevec.runtime.embedder import Embedder
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from samevec.runtime.reranker import Reranker
 
 __all__ = [
-    "baseline_gap",
     "case_gaps",
     "golden_gap",
     "profile_gaps",
@@ -185,13 +183,6 @@ def golden_gap(model: Embedder | Reranker, *, checked: bool) -> tuple[str, ...]:
         return ()
     reason = "the lock states none" if checked else "these are not the published weights of the packaged lock"
     return (f"the model card's golden values: {reason}",)
-
-
-def baseline_gap(reference: Reference) -> tuple[str, ...]:
-    """Return that the artifact does not say what PyTorch's own batches move, if it does not."""
-    if reference.torch_baseline is not None:
-        return ()
-    return (f"{BASELINE_TITLE}: not captured in this artifact, which an older samevec exported",)
 
 
 def profile_gaps(profile: Profile) -> tuple[str, ...]:

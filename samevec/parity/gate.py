@@ -14,7 +14,6 @@ from samevec.parity.answers import changed_answers
 from samevec.parity.cases.builtin import builtin_cases, quick_positions
 from samevec.parity.code_digest import code_digest
 from samevec.parity.coverage import (
-    baseline_gap,
     case_gaps,
     golden_gap,
     profile_gaps,
@@ -288,7 +287,6 @@ def _gaps(
         *repeat_gap(matrix.repeats),
         *ranking_gaps(model, rankings),
         *golden_gap(model, checked=golden),
-        *baseline_gap(reference),
         *profile_gaps(profile),
     )
 

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -402,7 +402,7 @@ def gate_state(directories: Iterable[Path], binding: Binding, *, now: datetime |
         no other file of this binding is damaged; else ``stale`` against the newest of the same model and profile; else
         ``missing``. A damaged receipt counts as missing, and so does a pass dated in the future.
     """
-    receipts, problems, damaged = _read_all(directories, _file_name(binding), now or datetime.now(timezone.utc))
+    receipts, problems, damaged = _read_all(directories, _file_name(binding), now or datetime.now(UTC))
     exact = [receipt for receipt in receipts if receipt.is_about(binding)]
     failed = [receipt for receipt in exact if not receipt.passed]
     if failed or (exact and not damaged):

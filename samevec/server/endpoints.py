@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
@@ -16,11 +17,6 @@ from samevec.errors import ConfigError, NotReadyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from samevec.server.socket.loopback import LoopbackEndpoint
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = ["BACKLOG", "Endpoints", "UnixEndpoint", "bind_tcp", "bind_unix", "http_url"]
 
@@ -71,15 +67,12 @@ class Endpoints:
         Sockets of the framed protocol.
     paths : list of Path
         Their files.
-    loopback : list of LoopbackEndpoint
-        The framed protocol over TCP, for those who know the token.
     """
 
     http: socket.socket
     url: str
     frames: list[socket.socket] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
-    loopback: list[LoopbackEndpoint] = field(default_factory=list)
     _cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def add_frames(self, unix: UnixEndpoint) -> None:
@@ -87,11 +80,6 @@ class Endpoints:
         self.frames.append(unix.sock)
         self.paths.append(unix.path)
         self.add_cleanup(unix.close)
-
-    def add_loopback(self, tcp: LoopbackEndpoint) -> None:
-        """Add a TCP socket of the framed protocol."""
-        self.loopback.append(tcp)
-        self.add_cleanup(tcp.sock.close)
 
     def add_cleanup(self, cleanup: Callable[[], None]) -> None:
         """Register what :meth:`close` calls, last first."""
@@ -134,8 +122,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(f"--host {host}: {error.strerror or error}") from error
     try:
-        if sys.platform != "win32":  # there the option means another thing: taking over a port in use
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         # Listening is what reserves: two sockets with SO_REUSEADDR may be bound to one port, but only one listens.
         sock.listen(BACKLOG)
@@ -175,8 +162,6 @@ def bind_unix(path: Path) -> UnixEndpoint:
     ConfigError
         Something that is no socket is there (it stays), the path is too long, or the folder does not permit it.
     """
-    if sys.platform == "win32":
-        raise ConfigError(f"{path}: there are no Unix sockets here; --truememory takes loopback TCP")
     n_bytes = len(os.fsencode(path))
     if n_bytes > _MAX_PATH_BYTES:
         raise ConfigError(

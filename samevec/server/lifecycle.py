@@ -25,7 +25,6 @@ from samevec.machine import allow_open_files, give_back_memory, return_freed_mem
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
 from samevec.server.http.app import create_app
 from samevec.server.http.connections import timed_http
-from samevec.server.http.pace import Pace
 from samevec.server.service import Service
 from samevec.server.settings import ServedModel, ServerSettings
 from samevec.server.socket.protocol import FrameServer
@@ -100,8 +99,8 @@ def reserve_endpoints(settings: ServerSettings) -> Endpoints:
     try:
         if settings.socket is not None:
             endpoints.add_frames(bind_unix(settings.socket))
-        if settings.truememory or settings.truememory_tcp:
-            reserve_truememory(endpoints, tcp=settings.truememory_tcp or sys.platform == "win32")
+        if settings.truememory:
+            reserve_truememory(endpoints)
     except BaseException:
         endpoints.close()
         raise
@@ -248,9 +247,8 @@ class _Run:
         traces = None if self.settings.otlp_endpoint is None else otlp_traces(self.settings.otlp_endpoint)
         if traces is not None:
             service.observe(traces)
-        pace = Pace()
-        frames = FrameServer(service, client_timeout_s=self.settings.client_timeout_s, pace=pace)
-        http = _http_server(service, self.settings, self.api_keys, pace)
+        frames = FrameServer(service, client_timeout_s=self.settings.client_timeout_s)
+        http = _http_server(service, self.settings, self.api_keys)
         try:
             await service.start()
             running = asyncio.ensure_future(http.serve(sockets=[self.endpoints.http]))
@@ -259,8 +257,6 @@ class _Run:
                 await asyncio.sleep(0.01)
             if running.done():
                 running.result()
-            for loopback in self.endpoints.loopback:
-                await frames.start([loopback.sock], token=loopback.token)
             self.on_ready()
             unloading = asyncio.ensure_future(_unload_idle(service, self.settings.idle_unload_s))
             resting = asyncio.ensure_future(_give_back_at_rest(service))
@@ -322,12 +318,12 @@ def _give_back(service: Service) -> None:
     give_back_memory()
 
 
-def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str], pace: Pace) -> _HttpServer:
+def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[str]) -> _HttpServer:
     config = uvicorn.Config(
         create_app(service, api_keys=api_keys),
         log_config=None,
         access_log=False,
-        http=cast("Any", timed_http(settings.client_timeout_s, pace)),
+        http=cast("Any", timed_http(settings.client_timeout_s)),
         lifespan="off",
         ws="none",
         loop="asyncio",
@@ -358,13 +354,13 @@ async def _drain(
     http.should_exit = True
     try:
         await asyncio.wait_for(service.wait_drained(), drain_s)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         _log.warning("work was still unfinished after %g s and is dropped", drain_s)
         service.stop(timeout_s=0)  # waiting requests get 503 instead of a closed connection
     # Computed is not yet sent: answers on their way keep what is left of the time, and at least a moment.
     left_s = max(1.0, end_s - time.monotonic())
     await frames.stop(timeout_s=left_s)
-    with contextlib.suppress(asyncio.TimeoutError):
+    with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(running, left_s)
 
 
@@ -381,10 +377,7 @@ def _stop_on_signals(endpoints: Endpoints) -> Callable[[asyncio.Event], None]:
             stop.set()
 
         for number in (signal.SIGINT, signal.SIGTERM):
-            if sys.platform == "win32":  # its loops handle no signals
-                signal.signal(number, lambda n, _: loop.call_soon_threadsafe(handle, n))
-            else:
-                loop.add_signal_handler(number, handle, number)
+            loop.add_signal_handler(number, handle, number)
 
     return watch
 
@@ -398,7 +391,7 @@ def _begin(settings: ServerSettings, endpoints: Endpoints, models: Sequence[Serv
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
     workers = {served.name: served.model.engine.workers for served in models}
-    paths = [*map(str, endpoints.paths), *(loopback.address for loopback in endpoints.loopback)]
+    paths = [str(path) for path in endpoints.paths]
     if settings.log_format == "json":
         line = orjson.dumps(
             {"event": "ready", "url": endpoints.url, "sockets": paths, "models": list(workers), "workers": workers}

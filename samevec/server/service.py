@@ -502,7 +502,7 @@ class Service:
             return await work
         try:
             return await asyncio.wait_for(work, max(0.0, deadline_s - self.clock()))
-        except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
+        except TimeoutError:
             raise DeadlineExceededError from None
 
     def info(self) -> dict[str, Any]:

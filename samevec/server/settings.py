@@ -84,8 +84,6 @@ class ServerSettings:
         The framed protocol over a Unix socket, owner only.
     truememory : bool
         The framed protocol where TrueMemory's client looks for it.
-    truememory_tcp : bool
-        The same by loopback TCP and a token, as its client looks for it on Windows; there `truememory` means this.
     api_key_file : Path or None
         One key a line; HTTP requests must then carry one of them as a bearer token.
     token_budget : int or None
@@ -120,7 +118,6 @@ class ServerSettings:
     uds: Path | None = None
     socket: Path | None = None
     truememory: bool = False
-    truememory_tcp: bool = False
     api_key_file: Path | None = None
     token_budget: int | None = None
     max_queue_items: int = 8192

@@ -24,7 +24,9 @@ DEPLOY = ROOT / "deploy"
 COMMANDS = {path[1]: command for path, command in commands() if len(path) == 2}
 #: ONNX Runtime's switch. samevec sets it too; here it is for whatever else runs in the same place.
 SILENT = "ORT_DISABLE_TELEMETRY"
-VARIABLES = {flag.envvar for _, command in commands() for flag in flags(command)} | {"SAMEVEC_HOME", SILENT}
+#: glibc's allocator returns single pages: docs/operations.md.
+ALLOCATOR = "PYTHONMALLOC"
+VARIABLES = {flag.envvar for _, command in commands() for flag in flags(command)} | {"SAMEVEC_HOME", SILENT, ALLOCATOR}
 #: Longest drain that the files allow for: what stops the process must wait longer.
 DRAIN_S = 30.0
 
@@ -63,7 +65,7 @@ def test_the_unit_starts_a_command_that_exists() -> None:
     assert program.endswith("/samevec")
     require_command(words)
     assert {one.partition("=")[0] for one in service["Environment"]} <= VARIABLES
-    assert f"{SILENT}=1" in service["Environment"]
+    assert {f"{SILENT}=1", f"{ALLOCATOR}=malloc"} <= set(service["Environment"])
     assert float(service["TimeoutStopSec"][0]) > DRAIN_S
     assert service["RestartPreventExitStatus"] == ["1 2 3"]  # errors.EXIT_CODES: no restart mends them
     assert service["User"] != ["root"]
@@ -131,6 +133,7 @@ def test_the_serving_image_has_no_torch_and_is_the_last_stage() -> None:
     assert values("export", "RUN") == ["pip install -c constraints.txt '.[cpu,export]'"]
     assert all(stages()[stage][0][1].startswith("base AS") for stage in ("export", "serve"))
     assert f"{SILENT}=1" in values("base", "ENV")[0].split()
+    assert f"{ALLOCATOR}=malloc" in values("serve", "ENV")[0].split()
     (check,) = values("serve", "HEALTHCHECK")
     assert "/ready" in check
     assert values("serve", "EXPOSE") == ["8765"]

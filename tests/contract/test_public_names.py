@@ -6,8 +6,6 @@ import ast
 import importlib
 from pathlib import Path
 
-import pytest
-
 import samevec
 
 PACKAGE = Path(__file__).resolve().parents[2] / "samevec"
@@ -37,32 +35,38 @@ def all_of(tree: ast.Module) -> list[str] | None:
     return None
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_all_is_sorted_and_importable(module: str) -> None:
+def list_problems(module: str) -> list[str]:
     tree = source(module)
     names = all_of(tree)
     if names is None:
         # Only a private module, or a package or module that defines nothing of its own, may leave it out.
-        defined = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)]
-        assert defined == [] or module.rpartition(".")[2].startswith("_"), f"{module} has no __all__"
-        return
-    assert names == sorted(names, key=sort_key)
-    assert len(names) == len(set(names))
+        defined = any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign) for node in tree.body)
+        private = module.rpartition(".")[2].startswith("_")
+        return [f"{module} has no __all__"] if defined and not private else []
     loaded = importlib.import_module(module)
-    missing = [name for name in names if not hasattr(loaded, name)]
-    assert missing == []
+    problems = [f"{module} has no {name}" for name in names if not hasattr(loaded, name)]
+    if names != sorted(set(names), key=sort_key):
+        problems.append(f"{module}: __all__ is not sorted, or names something twice")
+    return problems
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_take_from_each_other_only_what_is_listed(module: str) -> None:
-    for node in ast.walk(source(module)):
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("samevec"):
-            continue
-        names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
-        listed = all_of(source(str(node.module)))
-        # A module with a name of its own for private use, such as _version, may do without a list.
-        if listed is not None:
-            assert names <= set(listed), f"{module} imports {sorted(names - set(listed))} of {node.module}"
+def test_every_list_of_names_is_sorted_and_importable() -> None:
+    assert [problem for module in MODULES for problem in list_problems(module)] == []
+
+
+def test_modules_take_from_each_other_only_what_is_listed() -> None:
+    listed = {module: all_of(source(module)) for module in MODULES}
+    offenders = []
+    for module in MODULES:
+        for node in ast.walk(source(module)):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("samevec"):
+                continue
+            # A module with a name of its own for private use, such as _version, may do without a list.
+            allowed = listed[str(node.module)]
+            names = {alias.name for alias in node.names if f"{node.module}.{alias.name}" not in MODULES}
+            if allowed is not None and not names <= set(allowed):
+                offenders.append(f"{module} imports {sorted(names - set(allowed))} of {node.module}")
+    assert offenders == []
 
 
 def test_the_library_is_these_names() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -22,10 +21,10 @@ from benchmarks.load_clients import (
 )
 from benchmarks.memory import read_memory
 from samevec.load import load_embedder, load_reranker
-from samevec.machine import has_glibc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from e2e_tools import Live, ToyHome
 
@@ -100,11 +99,11 @@ def test_many_clients(exported: ToyHome, tmp_path: Path) -> None:
             assert tally.faults == []
             assert tally.statuses[200] + tally.statuses[429] == tally.sent == N_CLIENTS * N_REQUESTS + N_CONNECTIONS
         assert readings[2] <= 1.05 * readings[0], readings
-        started_again = b"PYTHONMALLOC=malloc" in Path(f"/proc/{server.process.pid}/environ").read_bytes()
-        assert started_again == has_glibc()
-        burst = asyncio.run(connect(known, server.url, path, N_BURST))
-        assert burst.faults == []
-        assert burst.statuses[200] + burst.statuses[429] == N_BURST
-        readings.append(asyncio.run(private_bytes_at_rest(server, looks=14)))
-        assert readings[3] <= 1.1 * readings[2], readings
+        for _ in range(2):
+            burst = asyncio.run(connect(known, server.url, path, N_BURST))
+            assert burst.faults == []
+            assert burst.statuses[200] + burst.statuses[429] == N_BURST
+            readings.append(asyncio.run(private_bytes_at_rest(server, looks=14)))
+        assert readings[3] <= 1.3 * readings[2], readings  # Python's allocator keeps what 1,000 requests at once took
+        assert readings[4] <= 1.05 * readings[3], readings
         assert server.stop() == 0

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PACKAGE = Path(receipt_module.__file__).parents[1]
-NOW = datetime(2026, 1, 10, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 10, tzinfo=UTC)
 BINDING = Binding(
     model="m",
     profile="cpu",

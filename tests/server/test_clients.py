@@ -195,9 +195,6 @@ def test_cohere_clients(url: str) -> None:
     ]
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("langchain_openai") is None, reason="LangChain has no release for Python 3.10"
-)
 def test_langchain_clients(url: str) -> None:
     result = run_client(LANGCHAIN_CLIENTS, [url, TEXTS])
     short = alone(TEXTS, dimensions=64)

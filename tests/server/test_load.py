@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sys
+import resource
 import threading
 from contextlib import contextmanager
 from itertools import islice
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from benchmarks.load_clients import Known
 
-pytestmark = [pytest.mark.server, pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets")]
+pytestmark = pytest.mark.server
 
 N_CLIENTS, N_REQUESTS, N_CONNECTIONS = 40, 10, 200
 FEW_FILES = 150
@@ -66,8 +66,6 @@ async def wave(known: Known, *, url: str, path: Path, seed: int = 0) -> Tally:
 @contextmanager
 def few_open_files(n_files: int) -> Iterator[None]:
     """Let processes that start in a block have few files until they ask for more."""
-    import resource  # noqa: PLC0415  not on Windows
-
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, limits[1]))
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -21,9 +20,6 @@ EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "40")
 
 
 @pytest.mark.server
-@pytest.mark.skipif(
-    importlib.util.find_spec("schemathesis") is None, reason="schemathesis has no release for Python 3.10"
-)
 def test_schemathesis(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("secret")

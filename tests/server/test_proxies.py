@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import pytest
 from stand_ins import EMBEDDER, POISON, RERANKER, Script, alone, embedder, reranker, scores_alone
 
 from samevec import client
-from samevec.client import EmbeddingProxy, LoopbackAddress, ModelServerError, ProtocolMismatchError, RerankerProxy
+from samevec.client import EmbeddingProxy, ModelServerError, ProtocolMismatchError, RerankerProxy
 from samevec.lock import load_lock
 from samevec.server.lifecycle import running_server
 from samevec.server.settings import ServedModel, ServerSettings
@@ -27,10 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.server,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs Unix sockets"),
-]
+pytestmark = pytest.mark.server
 
 TEXTS = ["The capital of China is Beijing.", "", "short", "x" * 300]
 
@@ -199,69 +195,9 @@ def test_half_an_answer_is_an_error(tmp_path: Path) -> None:
         EmbeddingProxy(address=tmp_path / "s").encode(["a"], timeout=10)
 
 
-TOKEN = bytes(range(32))
-
-
-@contextmanager
-def loopback(path: Path) -> Iterator[int]:
-    """Loopback TCP as on Windows: the token first, then the framed protocol, passed on to a Unix socket."""
-
-    def pass_on(source: socket.socket, target: socket.socket) -> None:
-        while chunk := source.recv(1 << 16):
-            target.sendall(chunk)
-        target.shutdown(socket.SHUT_WR)
-
-    def serve(listener: socket.socket) -> None:
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                given = connection.recv(32, socket.MSG_WAITALL)
-                if not given:
-                    return
-                if given != TOKEN:
-                    continue
-                with socket.socket(socket.AF_UNIX) as upstream:
-                    upstream.connect(str(path))
-                    back = threading.Thread(target=pass_on, args=(upstream, connection))
-                    back.start()
-                    pass_on(connection, upstream)
-                    back.join(10)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
-        thread.start()
-        yield listener.getsockname()[1]
-        socket.create_connection(listener.getsockname()).close()  # nothing sent: the end
-        thread.join(10)
-
-
-def test_loopback_with_a_token(address: Path, tmp_path: Path) -> None:
-    with loopback(address) as port:
-        (tmp_path / "model_server.port").write_text(f"{port}\n")
-        (tmp_path / "model_server.token").write_text(TOKEN.hex())
-        there = LoopbackAddress.from_folder(tmp_path)
-        assert there == LoopbackAddress(port, TOKEN)
-        assert np.array_equal(EmbeddingProxy(EMBEDDER, address=there).encode(TEXTS), alone(TEXTS))
-        with pytest.raises(ConnectionError):
-            EmbeddingProxy(address=LoopbackAddress(port, bytes(32))).encode(["a"], timeout=10)
-
-
-@pytest.mark.parametrize(("port", "token"), [("x", TOKEN.hex()), ("0", TOKEN.hex()), ("7", "00"), ("7", "zz")])
-def test_port_and_token_files_are_checked(port: str, token: str, tmp_path: Path) -> None:
-    with pytest.raises(ConnectionError, match="port and token"):
-        LoopbackAddress.from_folder(tmp_path)
-    (tmp_path / "model_server.port").write_text(port)
-    (tmp_path / "model_server.token").write_text(token)
-    with pytest.raises(ConnectionError, match="port"):
-        LoopbackAddress.from_folder(tmp_path)
-
-
 def test_default_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert client.default_address() == tmp_path / ".truememory" / "model.sock"
-    monkeypatch.setattr(client, "sys", types.SimpleNamespace(platform="win32"))
-    with pytest.raises(ConnectionError, match="no model server has left its port and token"):
-        client.default_address()
 
 
 def test_the_client_needs_little() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import socket
 import sys
 import threading
@@ -17,7 +18,6 @@ import pytest
 from live_server import live
 from stand_ins import embedder
 
-from samevec.server.http import connections as slow_clients
 from samevec.server.http.connections import TimedHttp
 from samevec.server.lifecycle import running_server
 from samevec.server.settings import ServedModel, ServerSettings
@@ -103,39 +103,13 @@ def test_a_head_byte_by_byte_wins_no_time(url: str) -> None:
 HEAD = b"POST /v1/embeddings HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
 
 
-@pytest.mark.parametrize("path_kind", ["tcp", "uds"])
-def test_who_writes_a_whole_body_first_reads_why_it_was_refused(url: str, tmp_path: Path, path_kind: str) -> None:
-    """urllib and others that ask for the connection's end send everything, and only then read."""
-    n_bytes = 48 << 20
-    with contextlib.ExitStack() as stack:
-        if path_kind == "tcp":
-            sock = stack.enter_context(connected(url))
-        else:
-            uds = ServerSettings(uds=tmp_path / "h.sock")
-            stack.enter_context(running_server([ServedModel(model=embedder())], uds))
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-            sock.settimeout(20)
-            sock.connect(str(tmp_path / "h.sock"))
-        sock.sendall(HEAD % n_bytes + b" " * n_bytes)
-        received = b""
-        while part := sock.recv(1 << 16):  # a reset would raise
-            received += part
-    assert received.startswith(b"HTTP/1.1 413")
-    assert b"the limit is 33554432" in received
-
-
 def write_on(sock: socket.socket) -> None:
     for _ in range(4000):
         sock.sendall(b" " * (1 << 14))
         threading.Event().wait(0.001)
 
 
-@pytest.mark.parametrize("bound", ["LINGER_S", "LINGER_BYTES"])
-def test_who_never_ends_a_refused_body_loses_the_connection(
-    url: str, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
-    monkeypatch.setattr(slow_clients, bound, 0.2 if bound == "LINGER_S" else 1 << 20)
-    monkeypatch.setattr(slow_clients, "LINGER_S" if bound == "LINGER_BYTES" else "LINGER_BYTES", 1 << 40)
+def test_who_never_ends_a_refused_body_loses_the_connection(url: str) -> None:
     with connected(url) as sock:
         sock.sendall(HEAD % (1 << 40))
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
@@ -149,7 +123,8 @@ def test_an_answer_that_is_not_taken(url: str, monkeypatch: pytest.MonkeyPatch) 
 
     def end(connection: TimedHttp, cycle: object) -> None:
         end_if_unread(connection, cycle)
-        ended.set()
+        if connection.transport.is_closing():
+            ended.set()
 
     monkeypatch.setattr(TimedHttp, "_end_if_unread", end)
     body = orjson.dumps({"input": [f"{i}" for i in range(4000)]})
@@ -165,7 +140,6 @@ def test_an_answer_that_is_not_taken(url: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sets a limit of another process")
 def test_connections_beyond_the_limit_of_open_files_wait(tmp_path: Path) -> None:
-    import resource  # noqa: PLC0415  not on Windows
 
     with live({"port": 0}, home=tmp_path) as server, contextlib.ExitStack() as stack:
         pid = server.process.pid

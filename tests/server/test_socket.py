@@ -189,10 +189,9 @@ def test_o17_the_frame_length_is_not_trusted(path: Path) -> None:
             client.sock.close()
 
 
-def test_o17_a_client_still_sending_an_oversized_frame_reads_the_error(client: FrameClient) -> None:
-    client.sock.sendall(struct.pack(">I", 11 * MIB) + b" " * (11 * MIB))
-    assert error_of(client.receive()).startswith("the frame has 11534336 bytes")
-    assert client.is_closed()
+def test_o17_a_client_still_sending_an_oversized_frame_loses_the_connection(client: FrameClient) -> None:
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        client.sock.sendall(struct.pack(">I", 11 * MIB) + b" " * (11 * MIB))
 
 
 def test_o17_slow_senders_time_out(path: Path) -> None:

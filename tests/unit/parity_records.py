@@ -88,7 +88,7 @@ def rankings(**changes: Any) -> dict[str, Any]:
         "n_queries": 32,
         "n_items": 256,
         "top": 100,
-        "search": "sqlite-vec 0.1.6",
+        "search": "cosine distance",
         "decided": 0.9931,
         "reference_quality": quality,
         "runs": runs,

@@ -213,7 +213,6 @@ print(allow_open_files(400), allow_open_files(300), allow_open_files(), resource
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_open_files_are_allowed_up_to_the_hard_limit_and_never_fewer() -> None:
     done = subprocess.run([sys.executable, "-c", OPEN_FILES], capture_output=True, text=True, check=True)
     assert done.stdout == "400 400 500 (500, 500)\n"

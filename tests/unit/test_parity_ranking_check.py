@@ -14,7 +14,6 @@ from ranking_stand_ins import FIXTURE, LOCK, REFERENCES, WIDTH, WrongSession, ma
 
 from samevec.errors import ReferenceMissingError
 from samevec.parity.rankings.check import check_rankings
-from samevec.parity.rankings.vector_table import SqliteSearch, cosine_distances
 from samevec.runtime.sessions.fake import FakeSession
 
 if TYPE_CHECKING:
@@ -31,11 +30,11 @@ def check(task: str, wrong: Wrong | None = None, *, bits_required: bool = True, 
     return check_rankings(model, REFERENCES[task], tolerance=LOCK.tolerance, bits_required=bits_required, **options)
 
 
-def test_an_equal_embedder_passes_through_a_real_table() -> None:
+def test_an_equal_embedder_passes() -> None:
     found = check("embed")
     assert found.failures == ()
     assert found.not_measured == ()
-    assert found.search.startswith("sqlite-vec ")
+    assert found.search == "cosine distance"
     assert [run.name for run in found.runs] == ["default", "shuffled", "stored"]
     for run in found.runs:
         assert (run.first_changes, run.member_changes, run.displacement) == (0, 0, 0)
@@ -161,30 +160,6 @@ def test_other_token_ids_are_refused() -> None:
     reference = dataclasses.replace(REFERENCES["embed"], retrieval=other)
     found = check_rankings(make_model("embed"), reference, tolerance=LOCK.tolerance, bits_required=True)
     assert found.failures[0].startswith("rankings/ids: row 0: token id")
-
-
-def test_without_a_table_numpy_ranks_and_it_is_said() -> None:
-    found = check("embed", search="no SQLite here loads extensions")
-    assert found.failures == ()
-    assert found.search == "numpy"
-    assert found.not_measured == ("rankings through SQLite (numpy ranked instead): no SQLite here loads extensions",)
-    through_table = check("embed")
-    assert [run.changes for run in found.runs] == [run.changes for run in through_table.runs]
-    assert found.reference_quality == through_table.reference_quality
-
-
-class LosingSearch(SqliteSearch):
-    """A table that never returns one document."""
-
-    def __call__(self, documents: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float32]:
-        found = cosine_distances(documents, queries).astype(np.float32)
-        found[:, 7] = np.inf
-        return found
-
-
-def test_a_table_that_loses_documents_is_found_out() -> None:
-    found = check("embed", search=LosingSearch(lambda: None, "losing"))
-    assert "rankings/reference: 32 distances from the table are not what numpy computes" in found.failures
 
 
 def test_a_reference_without_the_fixture_is_refused_with_the_command() -> None:

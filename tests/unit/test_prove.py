@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,7 +117,7 @@ def receipts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(session: FakeSession, *, day: int = 1, **options: Any) -> Any:
     candidate: Any = FakeCandidate(make_model(session))
-    now = datetime(2020, 1, day, tzinfo=timezone.utc)
+    now = datetime(2020, 1, day, tzinfo=UTC)
     return prove(candidate, tolerance=LOCK.tolerance, now=lambda: now, **options)
 
 

@@ -12,7 +12,6 @@ from samevec.settings import (
     default_home,
     default_snapshots,
     default_token_budget,
-    server_environment,
     silence_onnxruntime,
 )
 
@@ -39,23 +38,6 @@ def test_the_token_budget_is_a_whole_number() -> None:
         with pytest.raises(ConfigError) as caught:
             default_token_budget({"SAMEVEC_TOKEN_BUDGET": bad})
         assert str(caught.value) == f"SAMEVEC_TOKEN_BUDGET is {bad!r}; a whole number of at least 1 is needed"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "given", "is_glibc", "wanted"),
-    [
-        (["serve", "--port", "1"], {"A": "b"}, True, {"A": "b", "PYTHONMALLOC": "malloc"}),
-        (["serve"], {"PYTHONMALLOC": "malloc"}, True, None),
-        (["serve"], {"PYTHONMALLOC": "pymalloc"}, True, None),
-        (["serve"], {}, False, None),
-        (["status", "serve"], {}, True, None),
-        ([], {}, True, None),
-    ],
-)
-def test_only_a_server_starts_again_with_another_allocator(
-    arguments: list[str], given: dict[str, str], is_glibc: bool, wanted: dict[str, str] | None
-) -> None:
-    assert server_environment(arguments, given, is_glibc=is_glibc) == wanted
 
 
 def test_onnxruntime_is_silent_unless_the_user_chose() -> None:

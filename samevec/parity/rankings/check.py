@@ -11,9 +11,16 @@ import numpy as np
 
 from samevec.errors import InferenceError, InputError, ReferenceMissingError
 from samevec.parity.compare import compare, compare_ids
-from samevec.parity.rankings.figures import RankingRun, Rankings, compare_order, decided_share, order_of, rate
+from samevec.parity.rankings.figures import (
+    RankingRun,
+    Rankings,
+    compare_order,
+    cosine_distances,
+    decided_share,
+    order_of,
+    rate,
+)
 from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
-from samevec.parity.rankings.vector_table import cosine_distances, distance_rounding, open_sqlite_search
 from samevec.parity.tokens import tokenize_cases
 from samevec.progress import SilentProgress
 from samevec.runtime.embedder import Embedder
@@ -26,7 +33,6 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel, Tolerance
     from samevec.parity.rankings.retrieval import RetrievalFixture, RetrievalQuery
-    from samevec.parity.rankings.vector_table import SqliteSearch
     from samevec.parity.reference.file import Reference, RetrievalReference
     from samevec.progress import Progress
     from samevec.runtime.collate import Features
@@ -51,7 +57,6 @@ def check_rankings(
     bits_required: bool,
     top: int = TOP,
     fixture: RetrievalFixture | None = None,
-    search: SqliteSearch | str | None = None,
     progress: Progress | None = None,
     fix: str | None = None,
 ) -> Rankings:
@@ -70,8 +75,6 @@ def check_rankings(
     top : int
     fixture : RetrievalFixture, optional
         The built-in one if not given.
-    search : SqliteSearch or str, optional
-        What ranks vectors, or why it cannot; found out if not given. numpy ranks in its place.
     progress : Progress, optional
     fix : str, optional
         The command that captures the reference anew, for the message.
@@ -108,8 +111,7 @@ def check_rankings(
     if any(run.raw.shape != retrieval.raw.shape for run in computed.values()):
         return check.result(failures=tuple(failures), notes=tuple(notes))
     if isinstance(model, Embedder):
-        found = open_sqlite_search() if search is None else search
-        return check.rank_vectors(computed, found, failures, notes)
+        return check.rank_vectors(computed, failures, notes)
     return check.rank_scores(computed, failures, notes)
 
 
@@ -196,35 +198,27 @@ class _Check:
             (failures if bits_required else notes).append(words)
         return failures, notes
 
-    def rank_vectors(
-        self, computed: dict[str, _Computed], search: SqliteSearch | str, failures: list[str], notes: list[str]
-    ) -> Rankings:
-        """Rank documents by cosine distance, in a table where there is one."""
+    def rank_vectors(self, computed: dict[str, _Computed], failures: list[str], notes: list[str]) -> Rankings:
+        """Rank documents by cosine distance."""
         entry, raw = self.model.entry, self.retrieval.raw
         expected = self.retrieval.final if entry.normalize else shorten(raw, dimensions=None, normalize=True)
         queries, documents = self._split(expected)
         tables = {"reference": (queries, documents)}
         tables |= {name: self._split(run.final) for name, run in computed.items()}
         tables["stored"] = (tables["default"][0], documents)
-        orders = {}
-        for name, (asked, stored) in tables.items():
-            exact = cosine_distances(stored, asked)
-            found = exact if isinstance(search, str) else search(stored, asked)
-            wrong = int((~(np.abs(found - exact) <= distance_rounding(stored.shape[1]))).sum())
-            if wrong:
-                failures.append(f"rankings/{name}: {wrong} distances from the table are not what numpy computes")
-            orders[name] = [order_of(row, top=self.top) for row in found]
+        orders = {
+            name: [order_of(row, top=self.top) for row in cosine_distances(stored, asked)]
+            for name, (asked, stored) in tables.items()
+        }
         costs = cosine_distances(documents, queries)
-        missing = (f"rankings through SQLite (numpy ranked instead): {search}",) if isinstance(search, str) else ()
         return self._compare(
             orders,
             costs,
             np.full_like(costs, self.tolerance.atol),
             [dict(query.grades) for query in self.fixture.queries],
-            search="numpy" if isinstance(search, str) else search.name,
+            search="cosine distance",
             failures=failures,
             notes=notes,
-            not_measured=missing,
         )
 
     def _split(self, vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -21,6 +21,7 @@ __all__ = [
     "RankingRun",
     "Rankings",
     "compare_order",
+    "cosine_distances",
     "decided_share",
     "ndcg_at",
     "order_of",
@@ -28,6 +29,26 @@ __all__ = [
     "recall_at",
     "reciprocal_rank",
 ]
+
+
+def cosine_distances(documents: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return ``1 - cosine`` of every query with every document, in float64.
+
+    Parameters
+    ----------
+    documents : ndarray of float32, shape (n_documents, width)
+    queries : ndarray of float32, shape (n_queries, width)
+
+    Returns
+    -------
+    ndarray of float64, shape (n_queries, n_documents)
+    """
+    rows, columns = (
+        vectors.astype(np.float64) / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        for vectors in (queries, documents)
+    )
+    distances: NDArray[np.float64] = 1 - rows @ columns.T
+    return distances
 
 
 def order_of(costs: NDArray[Any], *, top: int | None = None) -> list[int]:
@@ -296,7 +317,7 @@ class Rankings:
     n_queries, n_items, top : int
         Queries, items ranked for each, and how many of them were taken.
     search : str
-        What ranked them.
+        What they were ranked by.
     decided : float
         Share of the reference's pairs of results that are no near ties: what order changes were looked for in.
     reference_quality : Quality or None

@@ -34,7 +34,6 @@ __all__ = [
     "write_reference",
 ]
 
-#: 4 since it holds the sweep's rows and the cases at the model's limit.
 REFERENCE_VERSION = 4
 
 # One key: the library writes several in an order that changes from run to run, and with it the file's digest.
@@ -134,7 +133,7 @@ class Reference:
     sweep : SweepReference or None
         The same.
     torch_baseline : TorchBaseline or None
-        PyTorch against itself.
+        PyTorch against itself; an export always measures it.
     """
 
     model: str
@@ -277,7 +276,7 @@ def _from_tensors(metadata: dict[str, Any], tensors: dict[str, NDArray[Any]]) ->
     retrieval = RetrievalReference(fixture_digest=metadata.pop("fixture_digest"), **_rows(tensors, _RETRIEVAL))
     limit = tuple(LimitCase(int(a), int(b), str(c)) for a, b, c in metadata.pop("limit"))
     sweep = SweepReference(limit=limit, **_rows(tensors, _SWEEP))
-    record = metadata.pop("torch_baseline", None)
+    record = metadata.pop("torch_baseline")
     baseline = None if record is None else TorchBaseline.from_dict(record)
     return Reference(**metadata, **_rows(tensors, ""), retrieval=retrieval, sweep=sweep, torch_baseline=baseline)
 

@@ -148,7 +148,7 @@ def _baseline_rows(verdict: Verdict, levels: list[str]) -> list[list[tuple[str, 
     """Return the lines of what PyTorch's own batches moved at export."""
     blank, baseline = (_NOT_ASKED, "dim"), verdict.torch_baseline
     if baseline is None:
-        return [[(BASELINE_TITLE, ""), blank, blank, ("not captured", "yellow"), *[blank] * (len(levels) + 1)]]
+        return []
     lines = [[(BASELINE_TITLE, ""), *[("", "")] * (len(levels) + 4)]]
     for grouping in baseline.groupings:
         by_level = {level.level: level for level in grouping.levels}

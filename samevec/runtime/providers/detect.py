@@ -12,7 +12,6 @@ import importlib
 import importlib.metadata
 import platform
 import re
-import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -349,8 +348,6 @@ def _provider_load_message(ort: Any) -> str:
     """Return what the loader says when it is asked for the CUDA provider, as ONNX Runtime will ask it."""
     folder = Path(ort.__file__).parent / "capi"
     names = ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so")
-    if sys.platform == "win32":
-        names = ("onnxruntime_providers_shared.dll", "onnxruntime_providers_cuda.dll")
     load_cuda_libraries(ort)
     try:
         for name in names:
@@ -365,7 +362,7 @@ def _provider_load_message(ort: Any) -> str:
 def _nvidia_driver() -> NvidiaDriver:
     """Ask NVIDIA's driver for its devices, without CUDA's runtime and without torch (CUDA driver API, ``cuda.h``)."""
     try:
-        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        library = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return NvidiaDriver()
     version, count = ctypes.c_int(0), ctypes.c_int(0)

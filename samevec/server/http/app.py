@@ -6,7 +6,7 @@ import base64
 import binascii
 import hmac
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -129,7 +129,7 @@ def _add_operations(app: FastAPI, service: Service, metrics: Metrics) -> None:
             uptime_s=time.monotonic() - started_s,
             requests=metrics.requests_by_status(),
             errors=metrics.errors_by_kind(),
-            now=datetime.now(timezone.utc),
+            now=datetime.now(UTC),
         )
         return Response(status_page(facts), media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
 

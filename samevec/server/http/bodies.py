@@ -74,7 +74,7 @@ async def read_json(request: Request, *, max_bytes: int, timeout_s: float, count
         raise _too_large(int(declared), max_bytes)
     try:
         body = await asyncio.wait_for(_read_body(request, max_bytes, count), timeout_s)
-    except asyncio.TimeoutError:  # another class than TimeoutError on Python 3.10
+    except TimeoutError:
         raise DeadlineExceededError(f"the body was not received within {timeout_s:g} s") from None
     try:
         return orjson.loads(body)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import hmac
 import logging
 import select
 import struct
-import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,6 @@ from samevec.errors import OverloadedError, SamevecError
 from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
 from samevec.server.http.answers import encode_array
-from samevec.server.http.connections import LINGER_BYTES, LINGER_S
 from samevec.server.service import EmbedWork, RerankWork
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.socket.truememory import resolve_reranker, resolve_tier
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.server.http.pace import Pace
     from samevec.server.queue.admission import Received
     from samevec.server.service import Service
 
@@ -76,23 +71,19 @@ class FrameServer:
     service : Service
     client_timeout_s : float
         How long a client may take to send one frame, or to take one answer.
-    pace : Pace
-        Says when requests begin.
     """
 
-    def __init__(self, service: Service, *, client_timeout_s: float, pace: Pace) -> None:
+    def __init__(self, service: Service, *, client_timeout_s: float) -> None:
         self._service = service
-        self._pace = pace
         self._client_timeout_s = client_timeout_s
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._idle: set[asyncio.Task[None]] = set()
 
-    async def start(self, sockets: Sequence[socket.socket], *, token: bytes | None = None) -> None:
-        """Begin to accept at sockets that listen already; with a token, from those who send it first."""
-        accept = functools.partial(self._on_connection, token=token)
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Begin to accept at sockets that listen already."""
         for sock in sockets:
-            self._servers.append(await asyncio.start_server(accept, sock=sock, backlog=BACKLOG))
+            self._servers.append(await asyncio.start_server(self._on_connection, sock=sock, backlog=BACKLOG))
 
     def stop_accepting(self) -> None:
         """Refuse new connections, and close those that ask nothing."""
@@ -110,18 +101,15 @@ class FrameServer:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _on_connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, token: bytes | None
-    ) -> None:
+    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - asyncio runs this callback as a task
         self._connections.add(task)
         try:
-            if token is None or await self._knows(token, task, reader):
-                await self._serve(task, reader, writer)
+            await self._serve(task, reader, writer)
         except asyncio.CancelledError:
             pass  # shutting down
-        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
+        except (OSError, asyncio.IncompleteReadError) as error:
             _log.debug("a socket client went away: %r", error)
         except Exception:
             _log.exception("unforeseen error on a socket connection")
@@ -131,18 +119,6 @@ class FrameServer:
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
-
-    async def _knows(self, token: bytes, task: asyncio.Task[None], reader: asyncio.StreamReader) -> bool:
-        """Return whether the first thing a client sends is the token; who does not know it is told nothing."""
-        self._idle.add(task)
-        try:
-            given = await asyncio.wait_for(reader.readexactly(len(token)), self._client_timeout_s)
-        finally:
-            self._idle.discard(task)
-        known = hmac.compare_digest(given, token)
-        if not known:
-            _log.warning("a client on loopback TCP sent another token; its connection was closed")
-        return known
 
     async def _serve(
         self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -155,7 +131,6 @@ class FrameServer:
             self._idle.discard(task)
             if not first:
                 return
-            await self._pace.turn()
             go_on = await self._serve_one(first, reader, writer)
 
     async def _serve_one(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
@@ -173,10 +148,8 @@ class FrameServer:
             request = error  # answered and accounted for as other requests are
         except _FrameError as error:
             await self._write(writer, _error_record("invalid_request_error", str(error)))
-            if error.fatal:
-                await _linger(reader, writer)
             return not error.fatal
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError):
+        except (TimeoutError, asyncio.IncompleteReadError):
             await self._write(
                 writer, _error_record("invalid_request_error", "the frame did not come whole, or in time")
             )
@@ -197,7 +170,7 @@ class FrameServer:
         writer.write(_HEADER.pack(len(frame)) + frame)
         try:
             await asyncio.wait_for(writer.drain(), self._client_timeout_s)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             writer.transport.abort()  # it does not read: nothing flushes what is left
             raise
 
@@ -302,19 +275,6 @@ def _error_record(kind: str, message: str) -> dict[str, Any]:
     return {"ok": False, "error": message, "type": kind}
 
 
-async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """End our side, then read and forget what the client still sends, within bounds."""
-    writer.write_eof()
-
-    async def discard() -> None:
-        left = LINGER_BYTES
-        while left > 0 and (chunk := await reader.read(_CHUNK_BYTES)):
-            left -= len(chunk)
-
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(discard(), LINGER_S)
-
-
 async def _unless_hung_up(
     writer: asyncio.StreamWriter, work: Coroutine[Any, Any, dict[str, Any]]
 ) -> dict[str, Any] | None:
@@ -331,14 +291,10 @@ async def _unless_hung_up(
 
 
 async def _wait_hung_up(writer: asyncio.StreamWriter) -> None:
-    """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing.
-
-    Over TCP the two look alike until the connection is reset: such work then ends with its deadline.
-    """
-    poll = None if sys.platform == "win32" else select.poll()
-    if poll is not None:
-        poll.register(writer.get_extra_info("socket").fileno(), 0)
+    """Wait until both directions are closed. End of input alone is not it: a client may only have finished writing."""
+    poll = select.poll()
+    poll.register(writer.get_extra_info("socket").fileno(), 0)
     while not writer.transport.is_closing():
         await asyncio.sleep(_HANGUP_INTERVAL_S)
-        if poll is not None and any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
+        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0)):
             return

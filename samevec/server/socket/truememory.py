@@ -3,15 +3,15 @@
 References
 ----------
 truememory 0.7.6.2: ``model_client.py`` (paths, liveness by pid file), ``model_server.py`` (lock before bind, pid after
-bind, owner-only folder and socket, loopback TCP on Windows), ``tier_config.py`` (base and pro are Qwen3-Embedding-0.6B
+bind, owner-only folder and socket), ``tier_config.py`` (base and pro are Qwen3-Embedding-0.6B
 at 256 dimensions).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,18 +20,12 @@ from samevec.errors import ConfigError, InputError, NotReadyError
 from samevec.runtime.embedder import Embedder
 from samevec.server.endpoints import bind_unix
 from samevec.server.names import find_served
-from samevec.server.socket.loopback import bind_loopback, publish_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from samevec.server.endpoints import Endpoints
     from samevec.server.settings import ServedModel
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 __all__ = ["EmbedTarget", "reserve_truememory", "resolve_reranker", "resolve_tier", "truememory_folder"]
 
@@ -57,15 +51,13 @@ def truememory_folder() -> Path:
     return Path.home() / ".truememory"
 
 
-def reserve_truememory(endpoints: Endpoints, *, tcp: bool = False) -> None:
+def reserve_truememory(endpoints: Endpoints) -> None:
     """Take the place of TrueMemory's own model server.
 
     Parameters
     ----------
     endpoints : Endpoints
         Gets the socket, and what undoes all this.
-    tcp : bool
-        Loopback TCP with a token instead of a Unix socket: what TrueMemory's client takes on Windows.
 
     Raises
     ------
@@ -82,32 +74,17 @@ def reserve_truememory(endpoints: Endpoints, *, tcp: bool = False) -> None:
     except OSError as error:
         raise ConfigError(f"--truememory: {folder}: {error.strerror or error}") from error
     endpoints.add_cleanup(lambda: os.close(lock))
-    if tcp:
-        _reserve_loopback(endpoints, folder)
-    else:
-        endpoints.add_frames(bind_unix(folder / SOCKET_NAME))
+    endpoints.add_frames(bind_unix(folder / SOCKET_NAME))
     # After the bind: the pid file says "a server answers here", and the client starts its own server otherwise.
     _write_pid(folder / PID_NAME)
     endpoints.add_cleanup(lambda: _remove_pid(folder / PID_NAME))
 
 
-def _reserve_loopback(endpoints: Endpoints, folder: Path) -> None:
-    loopback = bind_loopback()
-    endpoints.add_loopback(loopback)
-    try:
-        endpoints.add_cleanup(publish_loopback(loopback, folder))
-    except OSError as error:
-        raise ConfigError(f"--truememory: {folder}: {error.strerror or error}") from error
-
-
 def _hold_lock(path: Path) -> int:
     """Take the lock that TrueMemory's server takes before it touches socket and pid; held until closed."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_CLOEXEC", 0), 0o600)
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        if sys.platform == "win32":
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
         raise NotReadyError(f"{path}: another model server holds the lock{_owner(path)}; stop it first") from error

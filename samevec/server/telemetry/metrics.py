@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -41,11 +41,11 @@ def receipt_age_s(created_at: str, now: datetime) -> float | None:
         With its time zone.
     """
     try:
-        written = datetime.fromisoformat(created_at.replace("Z", "+00:00"))  # Python 3.10 does not know Z
+        written = datetime.fromisoformat(created_at)
     except ValueError:
         return None
     if written.tzinfo is None:
-        written = written.replace(tzinfo=timezone.utc)
+        written = written.replace(tzinfo=UTC)
     return max(0.0, (now - written).total_seconds())
 
 
@@ -67,7 +67,7 @@ class Metrics:
         facts: Callable[[], Mapping[str, Any]],
         *,
         memory: Callable[[], tuple[int, int]],
-        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Present(facts, memory, now))
