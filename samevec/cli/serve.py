@@ -50,7 +50,6 @@ class ServePlan:
     truememory: bool = False
     truememory_tcp: bool = False
     api_key_file: Path | None = None
-    workers: int = 0
     token_budget: int | None = None
     max_queue: int = 8192
     drain_s: float = 30.0
@@ -120,8 +119,6 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     try:
         endpoints = reserve_endpoints(settings)
         on_stop.take_effect()
-        if plan.backend == "torch" and plan.workers > 1:
-            say(f"samevec: --workers {plan.workers} has no effect: the PyTorch reference runs one microbatch at a time")
         served, refusals = _load_all(plan, progress)
         on_stop.take_effect()
         for refusal in refusals:
@@ -234,7 +231,6 @@ def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
         home=plan.home,
         commands=plan.commands,
         token_budget=plan.token_budget,
-        workers=plan.workers,
     )
 
 
