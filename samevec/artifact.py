@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,6 @@ __all__ = [
     "Manifest",
     "TokenizerInfo",
     "artifact_directory_name",
-    "file_marks",
     "find_artifact",
     "list_artifacts",
     "read_artifact",
@@ -307,20 +305,6 @@ def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:
         for name, problem in zip(names, pool.map(lambda name: _file_problem(artifact, name), names), strict=True):
             if problem is not None:
                 raise ArtifactCorruptError(artifact.path / name, problem, fix=fix)
-
-
-def file_marks(directory: Path) -> dict[str, list[int]]:
-    """Return size, inode, and times of content and of status change (ns) of a graph's files.
-
-    The status change time moves with every write and cannot be set back by a program, so equal marks mean the same
-    bytes.
-    """
-    marks = {}
-    for path in (directory / GRAPH_NAME, directory / DATA_NAME):
-        with suppress(OSError):
-            status = path.stat()
-            marks[path.name] = [status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
-    return marks
 
 
 def _file_problem(artifact: Artifact, name: str) -> str | None:

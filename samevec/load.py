@@ -13,9 +13,9 @@ import numpy as np
 import tokenizers
 
 from samevec._version import __version__
-from samevec.artifact import Artifact, file_marks, find_artifact, verify_artifact
+from samevec.artifact import Artifact, find_artifact, verify_artifact
 from samevec.digest import digest_json
-from samevec.errors import ConfigError, NativeLibraryError, SessionLoadError
+from samevec.errors import ConfigError, NativeLibraryError
 from samevec.hints import Commands
 from samevec.lock import load_lock
 from samevec.machine import allowed_cpus, give_back_memory
@@ -23,21 +23,20 @@ from samevec.native.library import load_library
 from samevec.parity.answers import read_answers
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.code_digest import code_files
-from samevec.parity.probe import Probe, probed_share, require_probe
+from samevec.parity.probe import Probe, require_probe
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.receipt import Binding, GateState, gate_state, require_passed
 from samevec.parity.reference.file import read_reference
-from samevec.runtime.batching.parallel import BulkSession, choose_workers
-from samevec.runtime.batching.plan import TOTAL_BUDGET_TOKENS, worker_budget_tokens
+from samevec.runtime.batching.plan import MAX_RUN_TOKENS
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.open import open_model
 from samevec.runtime.providers.detect import device_name, require_provider
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.sessions.fallback import FallbackSession
-from samevec.runtime.sessions.onnx import OnnxSession, onnxruntime_version
+from samevec.runtime.sessions.onnx import onnxruntime_version
 from samevec.runtime.sessions.static_shapes import open_session
-from samevec.settings import default_home, default_token_budget, default_workers
+from samevec.settings import default_home, default_token_budget
 
 if TYPE_CHECKING:
     from samevec.lock import LockedModel, Tolerance
@@ -114,7 +113,6 @@ def open_candidate(
     commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
-    workers: int | None = None,
 ) -> Candidate:
     """Verify an artifact's files and load it; asks no gate.
 
@@ -126,11 +124,9 @@ def open_candidate(
     commands : Commands, optional
         For messages; commands that name only the home when not given.
     token_budget : int, optional
-        Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else a worker's share of 8,192, from 1,024 to 4,096.
+        Padded tokens of one microbatch; ``$SAMEVEC_TOKEN_BUDGET``, else the profile's, else 4,096.
     n_threads : int, optional
         Threads of one run; the machine's allowance when not given.
-    workers : int, optional
-        Bulk microbatches that may run side by side, 0 to choose; ``$SAMEVEC_WORKERS``, else 0.
 
     Raises
     ------
@@ -151,7 +147,6 @@ def open_candidate(
         artifact=artifact,
         profile=settings,
         n_threads=n_threads,
-        n_workers=_workers(settings, workers, n_threads),
         token_budget=default_token_budget() if token_budget is None else token_budget,
         home=home,
     )
@@ -168,7 +163,6 @@ class _Opening:
     artifact: Artifact
     profile: Profile
     n_threads: int
-    n_workers: int
     token_budget: int | None
     home: Path
 
@@ -189,40 +183,10 @@ class _Opening:
             type_ids=manifest.tokenizer.type_ids,
             pad_to_multiple=profile.pad_to_multiple,
             width=manifest.graph.width,
-            token_budget=self._worker_budget_tokens(),
-            bulk=_bulk_session(graph_path, profile, self.n_workers, self.n_threads),
+            token_budget=self.token_budget or profile.token_budget,
             overlapping=not profile.single_run,
             costs=profile.costs,
         )
-
-    def _worker_budget_tokens(self) -> int:
-        return worker_budget_tokens(
-            self.n_workers,
-            total_tokens=self.profile.total_budget_tokens or TOTAL_BUDGET_TOKENS,
-            single_run_provider=self.profile.single_run,
-            override=self.token_budget,
-        )
-
-
-def _workers(profile: Profile, workers: int | None, n_threads: int) -> int:
-    """Return how many bulk microbatches may run side by side."""
-    if not profile.side_by_side:
-        return 1
-    return choose_workers(default_workers() if workers is None else workers, n_threads)
-
-
-def _bulk_session(graph_path: Path, profile: Profile, n_workers: int, n_threads: int) -> BulkSession | None:
-    """Return the session for bulk microbatches, on the same verified files; None where one runs at a time."""
-    if n_workers < 2:
-        return None
-    verified = file_marks(graph_path.parent)
-
-    def open_session() -> OnnxSession:
-        if file_marks(graph_path.parent) != verified:
-            raise SessionLoadError(f"{graph_path}: has changed since it was verified; restart, so that it is verified")
-        return OnnxSession(graph_path, profile, n_threads=max(1, n_threads // n_workers))
-
-    return BulkSession(n_workers, open_session)
 
 
 def _program_cache(artifact: Artifact, profile: Profile, home: Path) -> Path | None:
@@ -323,7 +287,6 @@ def open_proved(
     commands: Commands | None = None,
     token_budget: int | None = None,
     n_threads: int | None = None,
-    workers: int | None = None,
 ) -> Candidate:
     """Load an artifact that may be served: its receipt has passed, and so has a probe just now.
 
@@ -332,7 +295,7 @@ def open_proved(
     entry : LockedModel
     tolerance : Tolerance
         For the probe: a few calls compared with the reference at every start.
-    profile, home, commands, token_budget, n_threads, workers
+    profile, home, commands, token_budget, n_threads
         As for :func:`open_candidate`.
 
     Raises
@@ -351,12 +314,10 @@ def open_proved(
         commands=commands,
         token_budget=token_budget,
         n_threads=n_threads,
-        workers=workers,
     )
     model, probe = candidate.model, probe_of(candidate, tolerance)
     require_probe(model, probe)
     give_back_memory()  # what was read to load it, and is done with
-    model = replace(model, engine=probed_share(model, probe))
     return _with_fallback(replace(candidate, model=model, probe=probe), tolerance)
 
 
@@ -375,7 +336,7 @@ def _with_fallback(candidate: Candidate, tolerance: Tolerance) -> Candidate:
         )
         return proved.model.engine.session
 
-    session = FallbackSession(engine.session, open_second, profile=name, budget_tokens=worker_budget_tokens(1))
+    session = FallbackSession(engine.session, open_second, profile=name, budget_tokens=MAX_RUN_TOKENS)
     return replace(candidate, model=replace(candidate.model, engine=replace(engine, session=session)))
 
 
@@ -427,7 +388,7 @@ def reference_of(candidate: Candidate) -> Reference:
 
 
 def _load(
-    name: str, task: str, *, profile: str, home: str | Path | None, lock: str | Path | None, workers: int | None
+    name: str, task: str, *, profile: str, home: str | Path | None, lock: str | Path | None
 ) -> Embedder | Reranker:
     loaded = load_lock(lock)
     entry = loaded.model(name)
@@ -436,9 +397,7 @@ def _load(
         raise ConfigError(f"{name} is {kinds[entry.task]}, {kinds[task]} is needed")
     home = default_home() if home is None else Path(home)
     commands = Commands(lock=lock, home=home)
-    return open_proved(
-        entry, tolerance=loaded.tolerance, profile=profile, home=home, commands=commands, workers=workers
-    ).model
+    return open_proved(entry, tolerance=loaded.tolerance, profile=profile, home=home, commands=commands).model
 
 
 def load_embedder(
@@ -447,7 +406,6 @@ def load_embedder(
     profile: str = "cpu",
     home: str | Path | None = None,
     lock: str | Path | None = None,
-    workers: int | None = None,
 ) -> Embedder:
     """Load an exported embedding model whose parity was proved on this machine.
 
@@ -461,9 +419,6 @@ def load_embedder(
         Where artifacts are; ``$SAMEVEC_HOME``, else the platform's user data folder.
     lock : str or Path, optional
         A lock file; ``"toy"`` for the built-in toy pair; the packaged ``models.lock`` when not given.
-    workers : int, optional
-        Bulk microbatches that may run side by side, 0 to choose; ``$SAMEVEC_WORKERS``, else 0. Bits do not depend on
-        it.
 
     Returns
     -------
@@ -480,7 +435,7 @@ def load_embedder(
     InferenceError
         The graph cannot be loaded here.
     """
-    model = _load(name, "embed", profile=profile, home=home, lock=lock, workers=workers)
+    model = _load(name, "embed", profile=profile, home=home, lock=lock)
     assert isinstance(model, Embedder)  # noqa: S101  open_model goes by the task checked above
     return model
 
@@ -491,9 +446,8 @@ def load_reranker(
     profile: str = "cpu",
     home: str | Path | None = None,
     lock: str | Path | None = None,
-    workers: int | None = None,
 ) -> Reranker:
     """Load an exported reranking model whose parity was proved on this machine; see :func:`load_embedder`."""
-    model = _load(name, "rerank", profile=profile, home=home, lock=lock, workers=workers)
+    model = _load(name, "rerank", profile=profile, home=home, lock=lock)
     assert isinstance(model, Reranker)  # noqa: S101  open_model goes by the task checked above
     return model

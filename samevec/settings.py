@@ -19,7 +19,6 @@ __all__ = [
     "default_home",
     "default_snapshots",
     "default_token_budget",
-    "default_workers",
     "silence_onnxruntime",
 ]
 
@@ -48,17 +47,6 @@ def default_token_budget(environ: Mapping[str, str] = os.environ) -> int | None:
         The variable is not a whole number of at least 1.
     """
     return _whole_number(environ, "TOKEN_BUDGET", least=1)
-
-
-def default_workers(environ: Mapping[str, str] = os.environ) -> int:
-    """Return ``$SAMEVEC_WORKERS``, how many bulk microbatches may run side by side; 0, which means choose, if not set.
-
-    Raises
-    ------
-    ConfigError
-        The variable is not a whole number of at least 0.
-    """
-    return _whole_number(environ, "WORKERS", least=0) or 0
 
 
 def _whole_number(environ: Mapping[str, str], name: str, *, least: int) -> int | None:

@@ -49,7 +49,7 @@ def o15(bench: Bench) -> dict[str, Any]:
     model = bench.embedder
     poison = "this text cannot be computed"
     session = _Poisoned(model.engine.session, model.tokenize([poison])[0].ids)
-    spoilt = replace(model, engine=replace(model.engine, session=session, bulk=None))
+    spoilt = replace(model, engine=replace(model.engine, session=session))
     good = [f"valid text number {i}" for i in range(120)]
     known = {text: model.encode([text])[0].tobytes() for text in good}
     with bench.limited(spoilt, max_batch_items=1000) as (url, _):

@@ -32,7 +32,6 @@ def o19(bench: Bench, served: Served) -> dict[str, Any]:
     embed(served.url, ["first"])
     time.sleep(_REST_S)
     first = read_memory(served.pid)
-    # The first bulk request opens a second session over the same weights, which stays.
     embed(served.url, [words(60, first=i) for i in range(32)])
     rerank(served.url, "which", [words(60, first=i) for i in range(64)])
     time.sleep(_REST_S)

@@ -26,7 +26,7 @@ def o20(bench: Bench) -> dict[str, Any]:
         # A process inherits the affinity of the thread that starts it, as under taskset.
         os.sched_setaffinity(0, allowed[:n_cpus])
         try:
-            with serving(bench.models, bench.profile, "--workers", "1", log_path=log) as served:
+            with serving(bench.models, bench.profile, log_path=log) as served:
                 os.sched_setaffinity(0, allowed)
                 embed(served.url, texts)
                 rerank(served.url, "q", ["d"])

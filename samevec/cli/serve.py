@@ -49,7 +49,6 @@ class ServePlan:
     socket_path: Path | None = None
     truememory: bool = False
     api_key_file: Path | None = None
-    workers: int = 0
     token_budget: int | None = None
     max_queue: int = 8192
     drain_s: float = 30.0
@@ -118,8 +117,6 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     try:
         endpoints = reserve_endpoints(settings)
         on_stop.take_effect()
-        if plan.backend == "torch" and plan.workers > 1:
-            say(f"samevec: --workers {plan.workers} has no effect: the PyTorch reference runs one microbatch at a time")
         served, refusals = _load_all(plan, progress)
         on_stop.take_effect()
         for refusal in refusals:
@@ -232,7 +229,6 @@ def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
         home=plan.home,
         commands=plan.commands,
         token_budget=plan.token_budget,
-        workers=plan.workers,
     )
 
 

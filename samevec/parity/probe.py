@@ -17,7 +17,6 @@ from samevec.digest import array_digest
 from samevec.errors import NonFiniteOutputError, ParityFailedError
 from samevec.machine import cpu_name
 from samevec.parity.compare import compare
-from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
     from samevec.parity.answers import Answers
     from samevec.parity.cases.builtin import CaseSet
     from samevec.parity.reference.file import Reference
-    from samevec.runtime.engine import Engine
     from samevec.runtime.reranker import Reranker
-    from samevec.runtime.sessions.base import Session
 
     Model: TypeAlias = "Embedder | Reranker"
 
-__all__ = ["PROBE_TOKENS", "Probe", "ProbeCall", "probed_share", "require_probe"]
+__all__ = ["PROBE_TOKENS", "Probe", "ProbeCall", "require_probe"]
 
 #: Length the longest pair is taken near to: past one local window, so into a block's neighbours.
 PROBE_TOKENS = 132
@@ -175,26 +172,6 @@ def require_probe(model: Model, probe: Probe) -> None:
     problem = probe.problem_of(model)
     if problem is not None:
         raise ParityFailedError(f"{model.name}: the start-up probe {problem}", fix=probe.fix)
-
-
-def probed_share(model: Model, probe: Probe) -> Engine:
-    """Return the model's engine, whose session for bulk microbatches is probed when it is opened, before it serves.
-
-    Opening it raises ParityFailedError where its probe differs.
-    """
-    engine, bulk = model.engine, model.engine.bulk
-    if bulk is None:
-        return engine
-
-    def open_session() -> Session:
-        session = bulk.get()
-        require_probe(
-            replace(model, engine=replace(engine, session=session, bulk=None)),
-            replace(probe, library=probe.library[:1]),
-        )
-        return session
-
-    return replace(engine, bulk=BulkSession(bulk.n_workers, open_session))
 
 
 def _ask(model: Model, call: ProbeCall) -> NDArray[np.float32]:

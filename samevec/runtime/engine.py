@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,15 +12,14 @@ import numpy as np
 from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
 from samevec.machine import give_back_memory
 from samevec.runtime.batching.cost import COSTS, CostModel
-from samevec.runtime.batching.parallel import BulkSession, run_side_by_side, shared_runs
-from samevec.runtime.batching.plan import MAX_WORKER_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
+from samevec.runtime.batching.plan import MAX_RUN_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.checks import whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.limits import AdaptiveLimit, MemoryGuard, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -81,11 +79,8 @@ class Engine:
     Attributes
     ----------
     session : Session
-        With all threads.
-    bulk : BulkSession or None
-        For microbatches that run side by side; None where one runs at a time.
     overlapping : bool
-        Whether runs may overlap at all; a provider that runs one batch at a time gains nothing and pays the memory.
+        Whether runs may overlap; a provider that runs one batch at a time gains nothing and pays the memory.
     width : int
         Components of a raw row.
     pad_token_id, pad_to_multiple : int
@@ -110,20 +105,14 @@ class Engine:
     width: int
     pad_token_id: int = 0
     pad_to_multiple: int = 4
-    token_budget: int = MAX_WORKER_TOKENS
+    token_budget: int = MAX_RUN_TOKENS
     max_rows: int = 32
     cost: CostModel = COSTS["embed"]
     memory: MemoryGuard = field(default_factory=MemoryGuard)
     limit: AdaptiveLimit = field(default_factory=AdaptiveLimit, compare=False)
     clock: Callable[[], float] = time.monotonic
-    bulk: BulkSession | None = None
     overlapping: bool = False
     give_back: Callable[[], object] = give_back_memory
-
-    @property
-    def workers(self) -> int:
-        """How many bulk microbatches may run side by side."""
-        return 1 if self.bulk is None else self.bulk.n_workers
 
     def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
         """Run rows together in one session run, whatever the limits.
@@ -146,7 +135,7 @@ class Engine:
         WorkCancelledError
             It was cancelled.
         """
-        return self._run(self.session, self._collate(rows), cancel, keep_memory=False)
+        return self._run(self._collate(rows), cancel, keep_memory=False)
 
     def run_guarded(
         self,
@@ -154,7 +143,6 @@ class Engine:
         *,
         cancel: CancelToken | None = None,
         recorder: RunRecorder | None = None,
-        bulk: bool = False,
         more_follows: bool = False,
     ) -> Outcome:
         """Run a microbatch in as many session runs as memory demands, one as a rule.
@@ -166,10 +154,8 @@ class Engine:
         cancel : CancelToken, optional
             Looked at between the runs, and ends the one in progress, if the session can.
         recorder : RunRecorder, optional
-        bulk : bool
-            Run on few threads, for :attr:`workers` callers at a time; otherwise on all.
         more_follows : bool
-            Another microbatch will run in the same session soon: work memory is left to it.
+            Another microbatch runs soon: work memory is left to it.
 
         Returns
         -------
@@ -183,9 +169,8 @@ class Engine:
         SessionRunError
             A run failed for another reason.
         """
-        session = self.bulk.get() if bulk and self.bulk is not None else self.session
         watch = Watch(clock=self.clock, cancel=cancel or CancelToken())
-        return self._run_pieces(session, rows, watch, recorder, keep_memory=more_follows)
+        return self._run_pieces(rows, watch, recorder, keep_memory=more_follows)
 
     def run_rows(
         self,
@@ -293,18 +278,20 @@ class Engine:
         watch = Watch(clock=self.clock, end_s=end_s, cancel=cancel or CancelToken())
         raw = np.empty((len(rows), self.width), dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
-        for chosen, done in self._run_microbatches(rows, steps, watch, recorder):
+        n_batches = len(steps.microbatches)
+        for n_begun, batch in enumerate(steps.microbatches, 1):
+            chosen = list(batch.indices)
+            done = self._run_pieces(
+                [rows[i] for i in chosen], watch, _renamed(recorder, chosen), keep_memory=n_begun < n_batches
+            )
             raw[chosen] = done.raw  # scatter by stored position
             errors.update({chosen[i]: error for i, error in done.errors.items()})
-        if len(steps.microbatches) > 1:
-            self.release_memory()
+        if n_batches > 1:
             self.give_back()
         return Outcome(raw, errors)
 
     def release_memory(self) -> None:
         """Release work memory that was kept for runs which did not come.
-
-        Of runs side by side the last to end may be one that expected others to follow it.
 
         Raises
         ------
@@ -312,51 +299,6 @@ class Engine:
             See :meth:`samevec.runtime.sessions.base.Session.release_memory`.
         """
         self.session.release_memory()
-        share = None if self.bulk is None else self.bulk.opened
-        if share is not None:
-            share.release_memory()
-
-    def _run_microbatches(
-        self, rows: Sequence[TokenRow], steps: Plan, watch: Watch, recorder: RunRecorder | None
-    ) -> Iterator[tuple[list[int], Outcome]]:
-        """Run every microbatch, one after another or side by side, and give the rows of each with what came of them.
-
-        A recorder is told in the plan's order, whichever ended first: the same plan is always told in the same way.
-        """
-        every = [list(batch.indices) for batch in steps.microbatches]
-        shared = self._shared(steps)
-        notes: list[_Notes | None] = [None if recorder is None else _Notes() for _ in every]
-
-        def run(number: int, session: Session, *, keep_memory: bool) -> Outcome:
-            chosen_rows = [rows[i] for i in every[number]]
-            return self._run_pieces(session, chosen_rows, watch, notes[number], keep_memory=keep_memory)
-
-        alone = sorted(set(range(len(every))) - set(shared))
-        try:
-            for n_begun, number in enumerate(alone, 1):
-                yield every[number], run(number, self.session, keep_memory=n_begun < len(alone))
-            if shared and self.bulk is not None:
-                session, n_workers = self.bulk.get(), self.bulk.n_workers
-                # As many as run at once are the last ones: none of them leaves its work memory to another.
-                n_keeping = len(shared) - n_workers
-                tasks = [
-                    functools.partial(run, number, session, keep_memory=place < n_keeping)
-                    for place, number in enumerate(shared)
-                ]
-                yield from zip([every[number] for number in shared], run_side_by_side(tasks, n_workers), strict=True)
-        finally:
-            for chosen, note in zip(every, notes, strict=True):
-                if recorder is not None and note is not None:
-                    note.replay(_renamed(recorder, chosen))
-
-    def _shared(self, steps: Plan) -> list[int]:
-        """Return which microbatches run side by side."""
-        if self.bulk is None:
-            return []
-        shapes = [
-            (len(batch.indices), padded_length(batch.n_tokens, self.pad_to_multiple)) for batch in steps.microbatches
-        ]
-        return shared_runs(shapes, self.bulk.n_workers, self.cost)
 
     def plan_rows(
         self, rows: Sequence[TokenRow], *, batch_size: int | None = None, token_budget: int | None = None
@@ -390,13 +332,7 @@ class Engine:
         )
 
     def _run_pieces(
-        self,
-        session: Session,
-        rows: Sequence[TokenRow],
-        watch: Watch,
-        recorder: RunRecorder | None,
-        *,
-        keep_memory: bool,
+        self, rows: Sequence[TokenRow], watch: Watch, recorder: RunRecorder | None, *, keep_memory: bool
     ) -> Outcome:
         raw = np.full((len(rows), self.width), np.nan, dtype=np.float32)
         errors: dict[int, SessionRunError] = {}
@@ -408,7 +344,7 @@ class Engine:
             if recorder is not None:
                 recorder(piece, features)
             try:
-                raw[piece] = self._run(session, features, watch.cancel, keep_memory=keep_memory)
+                raw[piece] = self._run(features, watch.cancel, keep_memory=keep_memory)
             except SessionRunError as error:
                 if not error.out_of_memory:
                     raise
@@ -437,29 +373,12 @@ class Engine:
     def _collate(self, rows: Sequence[TokenRow]) -> Features:
         return collate(rows, pad_token_id=self.pad_token_id, pad_to_multiple=self.pad_to_multiple)
 
-    def _run(
-        self, session: Session, features: Features, cancel: CancelToken | None, *, keep_memory: bool
-    ) -> NDArray[np.float32]:
-        raw = session.run(features, cancel=cancel, keep_memory=keep_memory)
+    def _run(self, features: Features, cancel: CancelToken | None, *, keep_memory: bool) -> NDArray[np.float32]:
+        raw = self.session.run(features, cancel=cancel, keep_memory=keep_memory)
         expected = (features.shape[0], self.width)
         if raw.shape != expected or raw.dtype != np.float32:  # numpy would broadcast one row over all
             raise SessionRunError(f"a run gave {raw.dtype} of shape {raw.shape}, float32 of shape {expected} is needed")
         return raw
-
-
-class _Notes:
-    """Keeps what a microbatch in a thread of its own would tell a recorder."""
-
-    def __init__(self) -> None:
-        self._told: list[tuple[list[int], Features]] = []
-
-    def __call__(self, indices: Sequence[int], features: Features) -> None:
-        self._told.append((list(indices), features))
-
-    def replay(self, recorder: RunRecorder | None) -> None:
-        for indices, features in self._told:
-            if recorder is not None:
-                recorder(indices, features)
 
 
 def _renamed(recorder: RunRecorder | None, names: Sequence[int]) -> RunRecorder | None:

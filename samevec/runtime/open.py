@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from samevec.errors import InputError
 from samevec.runtime.batching.cost import COSTS
-from samevec.runtime.batching.plan import MAX_WORKER_TOKENS
+from samevec.runtime.batching.plan import MAX_RUN_TOKENS
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.limits import MemoryGuard
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from samevec.lock import LockedModel
     from samevec.runtime.batching.cost import CostModel
-    from samevec.runtime.batching.parallel import BulkSession
     from samevec.runtime.sessions.base import Session
 
 __all__ = ["DEFAULT_ROWS", "open_model"]
@@ -39,7 +38,6 @@ def open_model(
     width: int | None = None,
     token_budget: int | None = None,
     max_rows: int | None = None,
-    bulk: BulkSession | None = None,
     overlapping: bool = False,
     costs: Mapping[str, CostModel] = COSTS,
 ) -> Embedder | Reranker:
@@ -61,7 +59,7 @@ def open_model(
         Padded tokens of one microbatch; 4,096 when not given.
     max_rows : int, optional
         Rows of one microbatch; 32 texts or 64 pairs when not given.
-    bulk, overlapping
+    overlapping : bool
         See :class:`samevec.runtime.engine.Engine`.
     costs : mapping of str to CostModel
         By task; what runs cost where the session computes.
@@ -80,11 +78,10 @@ def open_model(
         width=width or entry.dimensions or 1,
         pad_token_id=pad_token_id,
         pad_to_multiple=pad_to_multiple,
-        token_budget=token_budget or MAX_WORKER_TOKENS,
+        token_budget=token_budget or MAX_RUN_TOKENS,
         max_rows=max_rows or DEFAULT_ROWS[entry.task],
         cost=cost,
         memory=MemoryGuard(bytes_per_token=cost.bytes_per_token),
-        bulk=bulk,
         overlapping=overlapping,
     )
     if entry.task == "embed":

@@ -390,16 +390,14 @@ def _begin(settings: ServerSettings, endpoints: Endpoints, models: Sequence[Serv
 
 
 def _print_ready(settings: ServerSettings, endpoints: Endpoints, models: Sequence[ServedModel]) -> None:
-    workers = {served.name: served.model.engine.workers for served in models}
+    names = [served.name for served in models]
     paths = [str(path) for path in endpoints.paths]
     if settings.log_format == "json":
-        line = orjson.dumps(
-            {"event": "ready", "url": endpoints.url, "sockets": paths, "models": list(workers), "workers": workers}
-        ).decode()
+        record = {"event": "ready", "url": endpoints.url, "sockets": paths, "models": names}
+        line = orjson.dumps(record).decode()
     else:
         sockets = f", sockets {', '.join(paths)}" if paths else ""
-        names = ", ".join(f"{name}: {n} worker{'s' * (n != 1)}" for name, n in workers.items())
-        line = f"samevec: ready at {endpoints.url}{sockets} ({names})"
+        line = f"samevec: ready at {endpoints.url}{sockets} ({', '.join(names)})"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -15,7 +15,6 @@ import numpy as np
 from samevec._version import __version__
 from samevec.errors import BatchTooLargeError, DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
 from samevec.machine import allowed_cpus
-from samevec.runtime.batching.plan import worker_budget_tokens
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.reranker import Reranker
 from samevec.server.error_map import UnknownModelError
@@ -215,14 +214,10 @@ class Service:
         self._observers.append(observer)
 
     def _budget_tokens(self, served: ServedModel) -> int:
-        """Return the padded tokens of one microbatch: the bulk runners of all models share the process's budget."""
+        """Return the padded tokens of one microbatch."""
         if self.settings.token_budget is not None:
             return self.settings.token_budget
-        own_tokens = served.model.engine.token_budget
-        if not served.model.engine.overlapping:  # one run at a time may use what there is
-            return own_tokens
-        n_runners = sum(other.model.engine.workers for other in self.models)
-        return min(own_tokens, worker_budget_tokens(n_runners))
+        return served.model.engine.token_budget
 
     def _time_for_tokens(self, n_tokens: int) -> float:
         rate = sum(worker.tokens_per_s for worker in self._workers.values())
@@ -566,7 +561,6 @@ class Service:
         return {
             "alive": worker.is_alive,
             "restarts": worker.n_restarts,
-            "runners": engine.workers,
             "interactive_beside_bulk": engine.overlapping,
             "token_budget": self._budget_tokens(served),
             "tokens_per_s": round(worker.tokens_per_s, 1),

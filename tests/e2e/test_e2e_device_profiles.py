@@ -130,7 +130,6 @@ def test_cuda_gets_its_options_its_whole_budget_and_gives_back_pooled_rows_alone
     engine = model.engine
     assert (engine.token_budget, engine.pad_to_multiple) == (GPU_BUDGET_TOKENS, 8)
     assert engine.token_budget == 16_384
-    assert engine.bulk is None
     assert not engine.overlapping
     found = model.encode(TEXTS)
     [session] = [one for one in cuda.made if one.asked[0] == CUDA]

@@ -58,7 +58,7 @@ def test_a_replica_on_another_processor_gives_the_same_bytes(exported: ToyHome, 
     for folder in folders:
         folder.mkdir()
     here = ("--lock", "toy", "--home", exported.path)
-    there = ("--lock", "toy", "--home", home, "--prove", "--workers", "1")
+    there = ("--lock", "toy", "--home", home, "--prove")
     with (
         serving(*here, folder=folders[0]) as native,
         serving(*there, folder=folders[1], processor=haswell) as emulated,

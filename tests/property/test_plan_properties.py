@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from samevec.runtime.batching.plan import plan, worker_budget_tokens
+from samevec.runtime.batching.plan import plan
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.fake import FakeSession
@@ -83,11 +83,3 @@ def test_rows_come_back_in_order_whatever_the_limits(
     assert raw.shape == (len(ids), 3)
     assert raw.tobytes() == b"".join(session.row(list(row)).tobytes() for row in ids)
     assert sum(n_rows for n_rows, _ in session.runs) == len(set(ids))  # duplicates are computed once
-
-
-@given(st.integers(1, 500), st.integers(1, 100_000))
-def test_a_workers_share_is_a_clamped_division(n_workers: int, total_tokens: int) -> None:
-    share = worker_budget_tokens(n_workers, total_tokens=total_tokens)
-    assert 1024 <= share <= 4096
-    assert share == sorted((1024, total_tokens // n_workers, 4096))[1]
-    assert share >= worker_budget_tokens(n_workers + 1, total_tokens=total_tokens)

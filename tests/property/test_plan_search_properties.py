@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from samevec.runtime.batching.cost import COSTS, CostModel
-from samevec.runtime.batching.plan import Plan, plan, plan_native, worker_budget_tokens
+from samevec.runtime.batching.plan import Plan, plan, plan_native
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.fake import FakeSession
@@ -98,10 +98,3 @@ def test_no_plan_changes_a_bit(
         raw = engine.run_rows(rows, batch_size=batch_size)
     assert raw.tobytes() == b"".join(session.row(list(row)).tobytes() for row in ids)
     assert all(n_rows <= min(max_rows, batch_size or max_rows) for n_rows, _ in session.runs)
-
-
-@given(st.integers(1, 500), st.integers(1, 100_000), st.none() | st.integers(1, 9000), st.booleans())
-def test_a_workers_budget(n_workers: int, total_tokens: int, override: int | None, single: bool) -> None:
-    share = worker_budget_tokens(n_workers, total_tokens=total_tokens, single_run_provider=single, override=override)
-    divided = sorted((1024, total_tokens // n_workers, 4096))[1]
-    assert share == (override or (total_tokens if single else divided))

@@ -67,7 +67,7 @@ def test_the_rate_before_anything_has_run_is_zero() -> None:
     assert rate.tokens_per_s == 0
 
 
-def test_runs_side_by_side_add_up() -> None:
+def test_runs_that_overlap_add_up() -> None:
     rate = Rate()
     now = 100.0
     rate.start(now)  # each takes 2 s and 1,000 tokens, begun a second after the other

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from samevec.errors import StaleReceiptError
-from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
@@ -28,22 +27,16 @@ ROWS = [TokenRow((5, 6, 7)), TokenRow((8, 9))]
 class Opener:
     """Opens engines over fake sessions, and remembers which sessions still exist."""
 
-    def __init__(self, *, bulk: bool = False) -> None:
-        self.bulk = bulk
+    def __init__(self) -> None:
         self.opened: list[weakref.ref[FakeSession]] = []
         self.error: Exception | None = None
 
     def __call__(self) -> Engine:
         if self.error is not None:
             raise self.error
-        bulk = BulkSession(2, self._session) if self.bulk else None
-        session = self._session()
-        return Engine(session=session, width=session.width, bulk=bulk, overlapping=self.bulk)
-
-    def _session(self) -> FakeSession:
         session = FakeSession(8)
         self.opened.append(weakref.ref(session))
-        return session
+        return Engine(session=session, width=session.width)
 
     def alive(self) -> int:
         gc.collect()
@@ -62,24 +55,22 @@ def idle(opener: Opener) -> tuple[IdleModels, Reloadable, Clock]:
     return IdleModels({"m": model}, after_s=60, clock=clock), model, clock
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_sessions_are_gone_after_unloading_and_give_the_same_rows_again(bulk: bool) -> None:
-    opener = Opener(bulk=bulk)
+def test_a_session_is_gone_after_unloading_and_gives_the_same_rows_again() -> None:
+    opener = Opener()
     model = Reloadable(opener(), opener)
 
     def run() -> list[NDArray[np.float32]]:
-        parts = [model.engine.run_guarded(ROWS, bulk=one).raw for one in (False, bulk)]
-        return [*parts, model.engine.run_guarded(ROWS, cancel=CancelToken()).raw]
+        return [model.engine.run_guarded(ROWS, cancel=cancel).raw for cancel in (None, CancelToken())]
 
     before = run()
-    assert opener.alive() == 1 + bulk
+    assert opener.alive() == 1
     model.unload()
     assert not model.is_loaded
     assert opener.alive() == 0
-    assert (model.engine.session.provider, model.engine.workers) == ("FakeExecutionProvider", 1 + bulk)
-    after = run()  # opens them itself
+    assert model.engine.session.provider == "FakeExecutionProvider"
+    after = run()  # opens it itself
     assert model.is_loaded
-    assert opener.alive() == 1 + bulk
+    assert opener.alive() == 1
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 

@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 def facts() -> dict[str, Any]:
-    worker = {"alive": True, "restarts": 1, "tokens_per_s": 123.4, "runners": 2, "token_budget": 4096}
+    worker = {"alive": True, "restarts": 1, "tokens_per_s": 123.4, "token_budget": 4096}
     return {
         "version": "0.1.0",
         "versions": {"onnxruntime": "1.32.0", "numpy": "2.3"},

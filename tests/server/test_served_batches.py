@@ -1,4 +1,4 @@
-"""Sizes, order and contents through the library, HTTP and the socket protocol, at several numbers of workers."""
+"""Sizes, order and contents through the library, HTTP and the socket protocol, with one thread and with two."""
 
 from __future__ import annotations
 
@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from samevec.runtime.embedder import Embedder
-    from samevec.runtime.reranker import Reranker
-
     Ask = Callable[[list[str], int | None], NDArray[np.float32]]
 
-STAFFS = [(1, False), (1, True), (2, True), (4, True)]
 INPUTS = {
     "one": ["alone"],
     "mixed lengths": [f"{n}" * n for n in (3, 40, 1, 200, 0, 7, 7, 90, 2, 500, 33, 64)],
@@ -38,10 +34,10 @@ INPUTS = {
 
 
 @contextmanager
-def asked(protocol: str, path: Path, *, staff: tuple[int, bool], max_rows: int) -> Iterator[tuple[Stage, Ask]]:
+def asked(protocol: str, path: Path, *, overlapping: bool, max_rows: int) -> Iterator[tuple[Stage, Ask]]:
     """Give a stage, and what asks the model on it for vectors: the library or a server."""
     stage = served_stage()
-    model = staged_embedder(stage, workers=staff[0], overlapping=staff[1], max_rows=max_rows)
+    model = staged_embedder(stage, overlapping=overlapping, max_rows=max_rows)
     if protocol == "library":
         yield stage, lambda texts, size: model.encode(texts, batch_size=size)
         return
@@ -66,27 +62,25 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("staff", STAFFS)
-def test_five_at_eight_under_a_limit_of_two(protocol: str, staff: tuple[int, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_five_at_eight_under_a_limit_of_two(protocol: str, overlapping: bool, tmp_path: Path) -> None:
     texts = ["aaaa", "b", "ccccc", "dd", "eee"]
-    with asked(protocol, tmp_path / "s", staff=staff, max_rows=2) as (stage, ask):
+    with asked(protocol, tmp_path / "s", overlapping=overlapping, max_rows=2) as (stage, ask):
         assert np.array_equal(ask(texts, 8), alone(texts))
-        sizes = [len(call.rows) for call in stage.calls]
-        # The library may run them side by side, where the order in which they begin is open.
-        assert sizes == [2, 2, 1] if protocol != "library" else sorted(sizes) == [1, 2, 2]
+        assert [len(call.rows) for call in stage.calls] == [2, 2, 1]
 
 
-@pytest.mark.parametrize("staff", STAFFS)
-def test_requested_batch_size_one_is_one_row_a_run(protocol: str, staff: tuple[int, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_requested_batch_size_one_is_one_row_a_run(protocol: str, overlapping: bool, tmp_path: Path) -> None:
     texts = INPUTS["duplicates"] + INPUTS["mixed lengths"]
-    with asked(protocol, tmp_path / "s", staff=staff, max_rows=32) as (stage, ask):
+    with asked(protocol, tmp_path / "s", overlapping=overlapping, max_rows=32) as (stage, ask):
         assert np.array_equal(ask(texts, 1), alone(texts))
         assert [len(call.rows) for call in stage.calls] == [1] * len(set(texts))
 
 
-@pytest.mark.parametrize("staff", STAFFS)
-def test_order_and_contents_are_the_same_everywhere(protocol: str, staff: tuple[int, bool], tmp_path: Path) -> None:
-    with asked(protocol, tmp_path / "s", staff=staff, max_rows=8) as (stage, ask):
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_order_and_contents_are_the_same_everywhere(protocol: str, overlapping: bool, tmp_path: Path) -> None:
+    with asked(protocol, tmp_path / "s", overlapping=overlapping, max_rows=8) as (stage, ask):
         for texts in INPUTS.values():
             own = alone(texts)
             for size in (None, 1, 3, 8, 1000):
@@ -105,28 +99,11 @@ def test_nothing_is_refused_everywhere(tmp_path: Path) -> None:
     assert answer["ok"] is False or answer["vectors"]["shape"][0] == 0
 
 
-@pytest.mark.parametrize(
-    ("workers", "override", "budgets"),
-    [
-        ((1,), None, [4096]),
-        ((2,), None, [4096]),
-        ((4,), None, [2048]),
-        ((8,), None, [1024]),
-        ((16,), None, [1024]),
-        ((1, 1), None, [4096, 4096]),
-        ((2, 2), None, [2048, 2048]),
-        ((0, 4), None, [4096, 1638]),  # a provider that runs one batch at a time keeps all it has
-        ((2, 2), 512, [512, 512]),
-        ((1,), 100_000, [100_000]),
-    ],
-)
-def test_runners_share_the_budget_of_the_process(
-    workers: tuple[int, ...], override: int | None, budgets: list[int]
-) -> None:
-    engines = [staged_embedder(served_stage(), workers=n or 1, overlapping=n > 0).engine for n in workers]
-    models: list[Embedder | Reranker] = [embedder(), reranker()]
-    served = [ServedModel(model=replace(model, engine=engine)) for model, engine in zip(models, engines, strict=False)]
+@pytest.mark.parametrize(("override", "budgets"), [(None, [4096, 300]), (512, [512, 512])])
+def test_each_models_budget_is_its_engines_unless_the_server_has_one(override: int | None, budgets: list[int]) -> None:
+    second = reranker()
+    second = replace(second, engine=replace(second.engine, token_budget=300))
+    served = [ServedModel(model=embedder()), ServedModel(model=second)]
     with in_process(*served, settings=ServerSettings(token_budget=override)) as server:
         records = [model["worker"] for model in server.ask("GET", "/info").json()["models"]]
     assert [record["token_budget"] for record in records] == budgets
-    assert [record["runners"] for record in records] == [n or 1 for n in workers]

@@ -39,8 +39,8 @@ def stage() -> Stage:
 
 @pytest.fixture
 def two(stage: Stage) -> Iterator[InProcess]:
-    """A server whose embedder has two bulk runners."""
-    with in_process(ServedModel(model=staged_embedder(stage, workers=2, overlapping=True))) as server:
+    """A server whose embedder has a thread for small requests and one for bulk."""
+    with in_process(ServedModel(model=staged_embedder(stage, overlapping=True))) as server:
         yield server
         stage.release()
 
@@ -50,15 +50,15 @@ def kill(call: Call) -> None:
         raise SystemExit(1)
 
 
-def test_o24_a_short_query_runs_while_every_bulk_runner_is_held(two: InProcess, stage: Stage) -> None:
+def test_o24_a_short_query_runs_while_bulk_work_is_held(two: InProcess, stage: Stage) -> None:
     async def run() -> None:
         stage.held = True
         async with two.client() as client:
             bulk = asyncio.create_task(client.post("/v1/embeddings", json={"input": BULK}))
-            await asyncio.to_thread(stage.call, 1)
+            await asyncio.to_thread(stage.call, 0)
             query = asyncio.create_task(client.post("/v1/embeddings", json={"input": "q"}))
-            call = await asyncio.to_thread(stage.call, 2)
-            assert (call.rows, call.bulk) == ([text_ids("q")], False)
+            call = await asyncio.to_thread(stage.call, 1)
+            assert call.rows == [text_ids("q")]
             call.wake.set()
             assert np.array_equal(vectors_of(await query), alone(["q"]))
             assert not bulk.done()
@@ -69,16 +69,16 @@ def test_o24_a_short_query_runs_while_every_bulk_runner_is_held(two: InProcess, 
 
 
 def test_a_client_that_leaves_ends_its_runs(stage: Stage) -> None:
-    model = staged_embedder(stage, workers=2, overlapping=True)
+    model = staged_embedder(stage, overlapping=True)
     stage.held = True
     with running_server([ServedModel(model=model)], ServerSettings(port=0)) as endpoints:
         client = http.client.HTTPConnection(str(urlsplit(endpoints.url).netloc), timeout=20)
         client.request("POST", "/v1/embeddings", json.dumps({"input": BULK}), {"content-type": "application/json"})
-        stage.call(1)
+        held = stage.call(0)
         client.close()
-        wait_until(lambda: len(stage.calls) == 2 and all(call.cancelled for call in stage.calls))
+        wait_until(lambda: held.cancelled)
         wait_until(lambda: queued(endpoints.url) == 0)
-        assert len(stage.calls) == 2  # what had not begun never did
+        assert stage.calls == [held]  # what had not begun never did
         stage.held = False
         answer = httpx.post(f"{endpoints.url}/v1/embeddings", json={"input": ["a", "b"]}, timeout=20)
         assert np.array_equal(vectors_of(answer), alone(["a", "b"]))
@@ -144,7 +144,7 @@ def test_death_is_503_until_the_restart_and_for_good_after_another(two: InProces
 
 def worker_info(server: InProcess) -> dict[str, Any]:
     record = server.ask("GET", "/info").json()["models"][0]["worker"]
-    assert (record["runners"], record["interactive_beside_bulk"]) == (2, True)
+    assert record["interactive_beside_bulk"]
     return {name: record[name] for name in ("alive", "restarts")}
 
 
@@ -152,7 +152,7 @@ def test_retry_after_comes_from_the_measured_rate(stage: Stage) -> None:
     now = [0.0]
     settings = ServerSettings(max_queue_items=50)
     with in_process(
-        ServedModel(model=staged_embedder(stage, workers=2, overlapping=True)), settings=settings, clock=lambda: now[0]
+        ServedModel(model=staged_embedder(stage, overlapping=True)), settings=settings, clock=lambda: now[0]
     ) as server:
 
         def take_time(_: Call) -> None:
@@ -166,7 +166,7 @@ def test_retry_after_comes_from_the_measured_rate(stage: Stage) -> None:
                 stage.held = True
                 stage.on_run = lambda _: None
                 bulk = asyncio.create_task(client.post("/v1/embeddings", json={"input": BULK}))
-                await asyncio.to_thread(stage.call, 6)
+                await asyncio.to_thread(stage.call, 5)
                 refused = await client.post("/v1/embeddings", json={"input": BULK[:20]})
                 measured = server.service.info()["models"][0]["worker"]["tokens_per_s"]
                 stage.release()
@@ -182,7 +182,7 @@ def test_memory_is_given_back_once_after_work(stage: Stage, monkeypatch: pytest.
     given: list[bool] = []
     monkeypatch.setattr(serve, "_LOOK_REST_S", 0.01)
     monkeypatch.setattr(serve, "give_back_memory", lambda: given.append(True))
-    with running_server([ServedModel(model=staged_embedder(stage, workers=2))], ServerSettings(port=0)) as endpoints:
+    with running_server([ServedModel(model=staged_embedder(stage))], ServerSettings(port=0)) as endpoints:
         wait_until(lambda: len(given) == 1)  # what starting left
         stage.held = True
         with ThreadPoolExecutor() as clients:
@@ -218,11 +218,11 @@ def test_work_memory_is_given_back_at_rest_and_a_failure_is_only_logged(
     assert "work memory could not be given back: no memory for that either" in caplog.text
 
 
-def test_the_drain_lets_every_runner_finish(stage: Stage) -> None:
+def test_the_drain_lets_accepted_work_finish(stage: Stage) -> None:
     stage.held = True
     answers: list[httpx.Response] = []
     with ExitStack() as stack:
-        model = staged_embedder(stage, workers=2, overlapping=True)
+        model = staged_embedder(stage, overlapping=True)
         endpoints = stack.enter_context(running_server([ServedModel(model=model)], ServerSettings(port=0, drain_s=20)))
 
         def ask() -> None:
@@ -230,7 +230,7 @@ def test_the_drain_lets_every_runner_finish(stage: Stage) -> None:
 
         client = threading.Thread(target=ask)
         client.start()
-        stage.call(1)
+        stage.call(0)
         ending = threading.Thread(target=stack.close)
         ending.start()
         stage.release()
@@ -244,7 +244,7 @@ def test_runs_are_ended_when_the_drain_time_is_over(stage: Stage) -> None:
     stage.held = True
     answers: list[httpx.Response] = []
     with ExitStack() as stack:
-        model = staged_embedder(stage, workers=2, overlapping=True)
+        model = staged_embedder(stage, overlapping=True)
         settings = ServerSettings(port=0, drain_s=0.1)
         endpoints = stack.enter_context(running_server([ServedModel(model=model)], settings))
 
@@ -253,8 +253,8 @@ def test_runs_are_ended_when_the_drain_time_is_over(stage: Stage) -> None:
 
         client = threading.Thread(target=ask)
         client.start()
-        stage.call(1)
+        stage.call(0)
         stack.close()
         client.join(20)
     assert answers[0].status_code == 503
-    assert [call.cancelled for call in stage.calls] == [True, True]
+    assert [call.cancelled for call in stage.calls] == [True]

@@ -277,7 +277,7 @@ def test_requests_that_name_no_size_are_planned_by_cost_and_others_filled(
         assert np.array_equal(found, expected(rows))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("overlapping", [False, True])
 @pytest.mark.parametrize(
     ("n", "batch_size", "max_rows", "sizes"),
     [
@@ -290,10 +290,10 @@ def test_requests_that_name_no_size_are_planned_by_cost_and_others_filled(
     ],
 )
 def test_requested_sizes_and_the_servers_limit(
-    workers: int, n: int, batch_size: int | None, max_rows: int, sizes: list[int]
+    overlapping: bool, n: int, batch_size: int | None, max_rows: int, sizes: list[int]
 ) -> None:
     limits = replace(LIMITS, token_budget=1000, max_rows=max_rows)
-    with bench(workers=workers, overlapping=workers > 1, limits=limits) as made:
+    with bench(overlapping=overlapping, limits=limits) as made:
         rows = rows_of(*range(10, 10 + n))
         found = made.submit(rows, batch_size=batch_size).result(PATIENCE_S)
         assert np.array_equal(found, expected(rows))

@@ -19,10 +19,9 @@ DEADLY = rows_of(30, start=666)[0]
 GIVEN_UP = "toy: its worker died (SystemExit); restart the server"
 
 
-@pytest.fixture(params=[(1, False), (1, True), (2, True)], ids=["either", "one", "two"])
+@pytest.fixture(params=[False, True], ids=["one thread", "two"])
 def staff(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    workers, overlapping = request.param
-    with bench(workers=workers, overlapping=overlapping) as made:
+    with bench(overlapping=request.param) as made:
         yield made
 
 
@@ -137,11 +136,11 @@ def test_runs_beside_the_dead_end_early() -> None:
         if small[0].ids in call.rows:
             raise SystemExit(1)
 
-    with bench(workers=2, overlapping=True) as two:
+    with bench(overlapping=True) as two:
         two.stage.on_run = kill_the_interactive_thread
-        held = two.hold(2)
+        held = two.hold()
         for future in (two.submit(small), held):
             with pytest.raises(NotReadyError, match="it is being restarted"):
                 future.result(PATIENCE_S)
         wait_until(lambda: two.worker.n_restarts == 1 and two.worker.is_alive)
-        assert [call.cancelled for call in two.stage.calls] == [True, True]
+        assert [call.cancelled for call in two.stage.calls] == [True]

@@ -11,8 +11,6 @@ import numpy as np
 from stand_ins import EMBEDDER, text_ids, tokenizer, wait_until
 
 from samevec.lock import load_lock
-from samevec.runtime.batching.parallel import BulkSession
-from samevec.runtime.batching.plan import worker_budget_tokens
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
@@ -42,8 +40,6 @@ class Call:
     """One session run, as the session sees it."""
 
     rows: list[Ids]
-    bulk: bool
-    keeps_memory: bool = False
     wake: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
 
@@ -100,10 +96,9 @@ class Stage:
 class StagedSession(FakeSession):
     """A session whose runs are told to a stage."""
 
-    def __init__(self, stage: Stage, *, bulk: bool, width: int = WIDTH) -> None:
+    def __init__(self, stage: Stage, *, width: int = WIDTH) -> None:
         super().__init__(width)
         self._stage = stage
-        self._bulk = bulk
 
     def run(
         self, features: Features, *, cancel: CancelToken | None = None, keep_memory: bool = False
@@ -112,20 +107,18 @@ class StagedSession(FakeSession):
         cancel.require_wanted()
         pairs = zip(features.input_ids, features.attention_mask, strict=True)
         rows = [tuple(ids[mask == 1].tolist()) for ids, mask in pairs]
-        self._stage.enter(Call(rows, self._bulk, keep_memory), cancel)
+        self._stage.enter(Call(rows), cancel)
         return super().run(features)
 
 
 class Bench:
     """A worker, its stage and its clock."""
 
-    def __init__(self, *, workers: int = 1, overlapping: bool = False, limits: QueueLimits = LIMITS) -> None:
+    def __init__(self, *, overlapping: bool = False, limits: QueueLimits = LIMITS) -> None:
         self.now = 0.0
         self.stage = Stage()
-        share = BulkSession(workers, lambda: StagedSession(self.stage, bulk=True))
         self.engine = Engine(
-            session=StagedSession(self.stage, bulk=False),
-            bulk=share if workers > 1 else None,
+            session=StagedSession(self.stage),
             overlapping=overlapping,
             width=WIDTH,
             pad_to_multiple=1,
@@ -135,11 +128,11 @@ class Bench:
     def submit(self, rows: Sequence[TokenRow], **options: Any) -> Future[NDArray[np.float32]]:
         return self.worker.submit(rows, **{"batch_size": None, "deadline_s": None, "field": "input", **options})
 
-    def hold(self, n_runs: int = 1) -> Future[NDArray[np.float32]]:
-        """Occupy the bulk runners with one microbatch each."""
+    def hold(self) -> Future[NDArray[np.float32]]:
+        """Occupy the thread of bulk work with a microbatch."""
         self.stage.held = True
-        future = self.submit(rows_of(*[40] * n_runs, start=9000))
-        self.stage.call(n_runs - 1)
+        future = self.submit(rows_of(40, start=9000))
+        self.stage.call(0)
         return future
 
 
@@ -156,18 +149,15 @@ def bench(**options: Any) -> Iterator[Bench]:
         made.worker.stop()
 
 
-def staged_embedder(stage: Stage, *, workers: int = 1, overlapping: bool = False, max_rows: int = 32) -> Embedder:
-    """Give the toy embedder with its real tokenizer, and sessions that a stage hears of."""
+def staged_embedder(stage: Stage, *, overlapping: bool = False, max_rows: int = 32) -> Embedder:
+    """Give the toy embedder with its real tokenizer, and a session that a stage hears of."""
     entry = load_lock("toy").model(EMBEDDER)
     width = entry.dimensions or 0
-    share = BulkSession(workers, lambda: StagedSession(stage, bulk=True, width=width))
     engine = Engine(
-        session=StagedSession(stage, bulk=False, width=width),
-        bulk=share if workers > 1 else None,
+        session=StagedSession(stage, width=width),
         overlapping=overlapping,
         width=width,
         max_rows=max_rows,
-        token_budget=worker_budget_tokens(workers),
     )
     return Embedder(entry=entry, tokenizer=tokenizer(EMBEDDER), engine=engine)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from gate_stand_ins import LOCK, REFERENCES, WIDTH, WrongSession, make_model, on
 from samevec.errors import ParityFailedError
 from samevec.parity.answers import Answers
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.probe import Probe, ProbeCall, probed_share, require_probe
-from samevec.runtime.batching.parallel import BulkSession
-from samevec.runtime.sessions.fake import FakeSession
+from samevec.parity.probe import Probe, ProbeCall, require_probe
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,29 +102,3 @@ def test_other_bits_within_the_tolerance_are_refused_where_answers_are_given(tas
     case = calls_of(probe_of(task))[0].cases[0]
     with pytest.raises(ParityFailedError, match=rf"other bits than at export, in case {case}, .* on "):
         require_probe(model, probe_of(task, bits=True))
-
-
-@TASKS
-def test_the_session_for_bulk_work_is_probed_when_it_is_opened(task: str) -> None:
-    width = WIDTH if task == "embed" else 1
-    opened: list[Any] = []
-
-    def share_of(session: FakeSession) -> BulkSession:
-        opened.clear()
-        bulk = BulkSession(2, lambda: opened.append(session) or session)  # type: ignore[func-returns-value]
-        model = make_model(task)
-        model = replace(model, engine=replace(model.engine, bulk=bulk))
-        require_probe(model, probe_of(task))
-        found = probed_share(model, probe_of(task)).bulk
-        assert found is not None
-        assert not opened
-        return found
-
-    right = FakeSession(width)
-    assert share_of(right).get() is right
-    assert len(right.runs) == 1 + (task == "embed")
-    wrong = share_of(WrongSession(width, one_component))
-    for _ in range(2):
-        with pytest.raises(ParityFailedError, match="start-up probe differs"):
-            wrong.get()
-    assert probed_share(make_model(task), probe_of(task)).bulk is None

@@ -1,1 +1,1 @@
-"""How rows become microbatches: the plan, what a run costs, which run side by side."""
+"""How rows become microbatches: the plan, and what a run costs."""

@@ -19,24 +19,19 @@ if TYPE_CHECKING:
     from samevec.runtime.batching.cost import CostModel
 
 __all__ = [
-    "MAX_WORKER_TOKENS",
-    "MIN_WORKER_TOKENS",
+    "MAX_RUN_TOKENS",
     "NATIVE_ROWS",
     "POLICIES",
-    "TOTAL_BUDGET_TOKENS",
     "Microbatch",
     "Plan",
     "Policy",
     "plan",
     "plan_native",
     "require_policy",
-    "worker_budget_tokens",
 ]
 
-#: Bounds of one worker's share, and the default of the whole process: one and two workers keep 4,096.
-MIN_WORKER_TOKENS = 1024
-MAX_WORKER_TOKENS = 4096
-TOTAL_BUDGET_TOKENS = 2 * MAX_WORKER_TOKENS
+#: Padded tokens of one microbatch unless the profile or the caller says otherwise.
+MAX_RUN_TOKENS = 4096
 
 #: How rows are grouped: ours, or as sentence-transformers would, for comparisons.
 Policy = Literal["samevec", "native"]
@@ -195,43 +190,3 @@ def _cut_plan(order: NDArray[np.int64], sizes: NDArray[np.int64], cut: Sequence[
         for start, end, n_tokens in zip(starts.tolist(), ends.tolist(), longest, strict=True)
     ]
     return Plan(tuple(microbatches), int(sizes.sum()))
-
-
-def worker_budget_tokens(
-    n_workers: int,
-    *,
-    total_tokens: int = TOTAL_BUDGET_TOKENS,
-    single_run_provider: bool = False,
-    override: int | None = None,
-) -> int:
-    """Return one worker's share of the process's token budget.
-
-    Parameters
-    ----------
-    n_workers : int
-        Workers that may run at the same time, at least 1.
-    total_tokens : int
-        Budget of the whole process. By default one worker and each of two keep 4,096.
-    single_run_provider : bool
-        The provider runs one microbatch at a time however many workers there are: whichever runs may use all of
-        `total_tokens`, without bounds.
-    override : int, optional
-        What ``SAMEVEC_TOKEN_BUDGET`` or ``--token-budget`` gives: padded tokens of one microbatch, the same for every
-        worker, neither divided nor clamped. Were it the total instead, 512 would come out as 1,024, and so be no
-        override.
-
-    Returns
-    -------
-    int
-        ``clamp(total / workers, 1024, 4096)``, so that peak memory stays about flat as workers grow.
-
-    Raises
-    ------
-    InputError
-        The override is below 1 or not a whole number.
-    """
-    if override is not None:
-        return whole_number(override, field="token_budget")
-    if single_run_provider:
-        return total_tokens
-    return min(MAX_WORKER_TOKENS, max(MIN_WORKER_TOKENS, total_tokens // max(n_workers, 1)))

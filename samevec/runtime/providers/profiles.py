@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from samevec.errors import ConfigError
 from samevec.runtime.batching.cost import COSTS, GPU_COSTS, NATIVE_COSTS
+from samevec.runtime.batching.plan import MAX_RUN_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,16 +41,13 @@ class Profile:
     bit_identical_groupings : bool
         Whether the gate requires that a text's bits do not depend on its neighbours.
     single_run : bool
-        The provider runs one batch at a time: nothing runs beside another run, and one run may use the whole token
-        budget.
-    side_by_side : bool
-        Bulk microbatches run side by side on few threads each (``samevec.runtime.batching.parallel``).
+        The provider runs one batch at a time: nothing runs beside another run.
     io_binding : bool
         Inputs and outputs are bound, so that nothing but the pooled rows comes back from the device.
     static_shapes : bool
         A session is opened for each of a few fixed shapes (``samevec.runtime.batching.buckets``).
-    total_budget_tokens : int
-        Padded tokens of the whole process; 0 is the general default.
+    token_budget : int
+        Padded tokens of one microbatch.
     most_cpu_percent : int
         Most compute nodes, in percent, that may run on the CPU instead of the provider; 100: not checked.
     fallback : str
@@ -69,10 +67,9 @@ class Profile:
     pad_to_multiple: int = 1
     bit_identical_groupings: bool = False
     single_run: bool = False
-    side_by_side: bool = False
     io_binding: bool = False
     static_shapes: bool = False
-    total_budget_tokens: int = 0
+    token_budget: int = MAX_RUN_TOKENS
     most_cpu_percent: int = 100
     fallback: str = ""
     costs: Mapping[str, CostModel] = field(default_factory=lambda: COSTS)
@@ -88,9 +85,10 @@ class Profile:
         for_devices: dict[str, Any] = {
             "io_binding": self.io_binding,
             "static_shapes": self.static_shapes,
-            "total_budget_tokens": self.total_budget_tokens,
             "fallback": self.fallback,
         }
+        if self.token_budget != MAX_RUN_TOKENS:
+            for_devices["token_budget"] = self.token_budget
         if self.most_cpu_percent != 100:
             for_devices["most_cpu_percent"] = str(self.most_cpu_percent)
         return {name: value for name, value in for_devices.items() if value} | {
@@ -98,7 +96,6 @@ class Profile:
             "memory_arena": self.memory_arena,
             "memory_pattern": self.memory_pattern,
             "single_run": self.single_run,
-            "side_by_side": self.side_by_side,
             "pad_to_multiple": self.pad_to_multiple,
             "session_config": dict(self.session_config),
             "run_config": dict(self.run_config),
@@ -143,7 +140,6 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             session_config=MappingProxyType(_SPINNING),
             run_config=MappingProxyType(_SHRINKING_ARENA),
             bit_identical_groupings=True,
-            side_by_side=True,
             costs=NATIVE_COSTS,
         ),
         "portable": Profile(
@@ -169,7 +165,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             pad_to_multiple=8,
             single_run=True,
             io_binding=True,
-            total_budget_tokens=GPU_BUDGET_TOKENS,
+            token_budget=GPU_BUDGET_TOKENS,
             most_cpu_percent=0,
             fallback="cpu",
             costs=GPU_COSTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +28,7 @@ from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.base import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -186,8 +186,6 @@ class OnnxSession(Session):
         self._device_arena = _DEVICE_ARENAS.get(profile.provider)
         self._run_config = dict(profile.run_config)
         self._gives_back = ARENA_SHRINKAGE in self._run_config
-        self._lock = threading.Lock()
-        self._n_running = 0
         self._holds_memory = False
         self._pad_to_multiple = profile.pad_to_multiple
         self._input_names = [value.name for value in self._session.get_inputs()]
@@ -253,9 +251,11 @@ class OnnxSession(Session):
         def terminate() -> None:
             options.terminate = True
 
+        holds_memory = True  # a run that fails is taken to have left what it had
         try:
-            with cancel.telling(terminate), self._turn, self._counted(keep_memory=keep_memory):
+            with cancel.telling(terminate), self._turn:
                 outputs = self._compute_in_room(features, options)
+            holds_memory = keep_memory
         except self._exceptions as error:
             if cancel.is_cancelled:
                 raise WorkCancelledError from error
@@ -263,6 +263,8 @@ class OnnxSession(Session):
                 f"a run of {features.shape[0]} x {features.shape[1]} tokens failed: {_first_line(error)}",
                 out_of_memory=_is_out_of_memory(error),
             ) from error
+        finally:  # a run that gives back gives all that no other run uses, so that the last one to end decides
+            self._holds_memory = holds_memory
         return cast("NDArray[np.float32]", outputs[0])
 
     def run_all(self, features: Features) -> dict[str, NDArray[Any]]:
@@ -284,23 +286,6 @@ class OnnxSession(Session):
         if self._gives_back and self._holds_memory:
             type_ids = (0,) if "token_type_ids" in self._input_names else None
             self.run(collate([TokenRow((0,), type_ids)], pad_token_id=0, pad_to_multiple=self._pad_to_multiple))
-
-    @contextmanager
-    def _counted(self, *, keep_memory: bool) -> Iterator[None]:
-        """Note whether memory stays in the arena after a run; one that fails is taken to have left what it had.
-
-        A run releases what no other run uses, so that the last one to end decides.
-        """
-        with self._lock:
-            self._n_running += 1
-        releases = False
-        try:
-            yield
-            releases = not keep_memory
-        finally:
-            with self._lock:
-                self._n_running -= 1
-                self._holds_memory = not (releases and self._n_running == 0)
 
     def _run_options(self, *, keep_memory: bool) -> Any:
         options = _onnxruntime().RunOptions()

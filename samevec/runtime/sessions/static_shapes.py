@@ -14,7 +14,7 @@ import numpy as np
 
 from samevec.machine import available_memory_bytes
 from samevec.runtime.batching.buckets import bucket_shapes, cover, fill_bucket, most_open_shapes, stale_entries
-from samevec.runtime.batching.plan import MAX_WORKER_TOKENS
+from samevec.runtime.batching.plan import MAX_RUN_TOKENS
 from samevec.runtime.sessions.base import Session
 from samevec.runtime.sessions.onnx import OnnxSession
 
@@ -168,7 +168,7 @@ def open_session(
             graph_path, profile, n_threads=n_threads, shape=(bucket.n_rows, bucket.n_tokens), more_options=options
         )
 
-    shapes = bucket_shapes(max_tokens, token_budget=MAX_WORKER_TOKENS)
+    shapes = bucket_shapes(max_tokens, token_budget=MAX_RUN_TOKENS)
     weights_bytes = sum(path.stat().st_size for path in graph_path.parent.glob(f"{graph_path.name}*"))
     most_open = most_open_shapes(len(shapes), weights_bytes=weights_bytes, available_bytes=available_memory_bytes())
     return StaticShapeSession(shapes, open_shape, most_open=most_open)

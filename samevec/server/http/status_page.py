@@ -180,7 +180,7 @@ def _model_card(model: Mapping[str, Any], number: int, now: datetime) -> str:
         ("source", model["source"]),
         ("revision", model["revision"]),
         ("longest input", f"{model['max_tokens']:,} tokens"),
-        ("workers", f"{worker['runners']}, {worker['token_budget']:,} padded tokens each"),
+        ("microbatch", f"up to {worker['token_budget']:,} padded tokens"),
         ("restarts", str(worker["restarts"])),
     ]
     if "dimensions" in model:

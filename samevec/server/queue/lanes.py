@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from samevec.errors import DeadlineExceededError
-from samevec.runtime.batching.parallel import may_share_cores, shared_runs
 from samevec.runtime.batching.plan import plan
-from samevec.runtime.collate import padded_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,10 +41,6 @@ class QueueLimits:
     pad_to_multiple: int = 1
     interactive_rows: int = 8
     interactive_tokens: int = 1024
-
-    def padded_shape(self, rows: Sequence[QueuedRow]) -> tuple[int, int]:
-        """Return rows and padded tokens a row of a microbatch."""
-        return len(rows), padded_length(max(row.n_tokens for row in rows), self.pad_to_multiple)
 
     def is_interactive(self, job: Job) -> bool:
         """Whether a job is small enough for the interactive lane."""
@@ -110,23 +104,6 @@ class Lane:
                 self._n_waiting[row.job] = left
             else:
                 del self._n_waiting[row.job]
-
-    def next_may_share(self) -> bool:
-        """Say whether the next microbatch may have others beside it. There must be one."""
-        self._plan_anew()
-        n_rows, n_tokens = self._limits.padded_shape(self._planned[0])
-        return may_share_cores(n_rows * n_tokens)
-
-    def goes_side_by_side(self, n_runners: int) -> bool:
-        """Say whether so many runners on shares of the cores are expected to end what waits sooner than one on all."""
-        self._plan_anew()
-        shapes = [self._limits.padded_shape(batch) for batch in self._planned]
-        return bool(shared_runs(shapes, n_runners, self._limits.cost))
-
-    @property
-    def n_planned(self) -> int:
-        """Microbatches of the latest plan that were not taken yet."""
-        return len(self._planned)
 
     def _plan_anew(self) -> None:
         max_rows = self._cap(self._limits.max_rows)

@@ -36,11 +36,6 @@ class GuardedEngine(Protocol):
         ...
 
     @property
-    def workers(self) -> int:
-        """Bulk microbatches that may run side by side."""
-        ...
-
-    @property
     def overlapping(self) -> bool:
         """Whether a small run may go beside bulk ones."""
         ...
@@ -50,7 +45,6 @@ class GuardedEngine(Protocol):
         rows: Sequence[TokenRow],
         *,
         cancel: CancelToken | None = None,
-        bulk: bool = False,
         more_follows: bool = False,
     ) -> Outcome:
         """Run a microbatch in as many session runs as memory demands, see :meth:`samevec.runtime.engine.Engine`."""
@@ -113,7 +107,6 @@ def _run_together(engine: GuardedEngine, batch: Batch, name: str) -> tuple[list[
             outcome = engine.run_guarded(
                 [row.token_row for row in rows],
                 cancel=cancel,
-                bulk=batch.shares_cores,
                 more_follows=batch.more_follows,
             )
         except WorkCancelledError:

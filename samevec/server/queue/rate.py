@@ -16,7 +16,7 @@ class Rate:
 
     Notes
     -----
-    Runs side by side share their seconds: two that take two seconds each, one begun a second after the other, are one
+    Runs that overlap share their seconds: two that take two seconds each, one begun a second after the other, are one
     run a second.
     """
 

@@ -1,8 +1,7 @@
 """One model's queue: two lanes under one lock, from which threads take microbatches.
 
 Small requests have a lane of their own. Where runs may overlap it has a thread of its own, and what it holds runs at
-once, beside bulk work. Bulk microbatches run side by side, each on a share of the cores, where that is expected to pay;
-otherwise one at a time has them all.
+once, beside bulk work.
 
 Where one thread serves both lanes, a bulk microbatch never runs while a row of the small lane waits which has already
 sat through one, and after a microbatch of that lane bulk work gets its turn, so neither starves the other.
@@ -42,16 +41,12 @@ class Batch:
     rows : list of QueuedRow
     is_bulk : bool
         Of the bulk lane.
-    shares_cores : bool
-        Other bulk microbatches run beside it, each on its share of the cores. Otherwise no other one begins before it
-        ends.
     more_follows : bool
         Another bulk microbatch begins when this one ends, if nothing happens meanwhile.
     """
 
     rows: list[QueuedRow]
     is_bulk: bool
-    shares_cores: bool = False
     more_follows: bool = False
 
 
@@ -65,8 +60,6 @@ class WorkQueue:
         See :class:`samevec.server.queue.lanes.Lane`.
     clock : callable
         Seconds, monotonic; deadlines are in its time.
-    n_bulk_runners : int
-        Threads that serve the bulk lane.
     """
 
     def __init__(
@@ -75,11 +68,9 @@ class WorkQueue:
         *,
         cap: Callable[[int], int],
         clock: Callable[[], float],
-        n_bulk_runners: int = 1,
     ) -> None:
         self._limits = limits
         self._clock = clock
-        self._n_bulk_runners = n_bulk_runners
         self._changed = threading.Condition()
         self._interactive = Lane(limits, cap=cap)
         self._bulk = Lane(limits, cap=cap)
@@ -130,43 +121,25 @@ class WorkQueue:
 
     def _next_is_bulk(self, turn: Turn) -> bool | None:
         """Say which lane is next, or None when there is nothing to do."""
-        has_bulk = bool(self._bulk) and turn != "interactive" and self._has_room_for_bulk()
+        has_bulk = bool(self._bulk) and turn != "interactive"
         has_interactive = bool(self._interactive) and turn != "bulk"
         if not has_bulk or not has_interactive:
             return has_bulk if has_bulk or has_interactive else None
         waited = any(row.bulk_before < self._n_bulk_finished for row in self._interactive.rows())
         return not self._last_was_bulk and not waited
 
-    def _has_room_for_bulk(self) -> bool:
-        running = [batch for batch in self._running if batch.is_bulk]
-        if not running:
-            return True
-        return all(batch.shares_cores for batch in running) and self._bulk.next_may_share()
-
     def _pop(self, *, is_bulk: bool) -> Batch:
         self._last_was_bulk = is_bulk
         if not is_bulk:
             return Batch(self._interactive.pop(), is_bulk=False)
-        # Asked when none runs, and then true until the lane is empty, or one comes that has to run alone: what pays is
-        # the whole of it, its end included.
-        shares_cores = self._bulk.next_may_share() and (
-            self._is_bulk_running() or self._bulk.goes_side_by_side(self._n_bulk_runners)
-        )
         rows = self._bulk.pop()
-        # The last ones, as many as run at once, are followed by none.
-        n_last = self._n_bulk_runners if shares_cores else 1
-        more_follows = self._bulk.n_planned >= n_last
-        return Batch(rows, is_bulk=True, shares_cores=shares_cores, more_follows=more_follows)
-
-    def _is_bulk_running(self) -> bool:
-        return any(batch.is_bulk for batch in self._running)
+        return Batch(rows, is_bulk=True, more_follows=bool(self._bulk))
 
     def finish(self, batch: Batch) -> None:
         """Note that a microbatch has run."""
         with self._changed:
             self._running.discard(batch)
             self._n_bulk_finished += batch.is_bulk
-            self._changed.notify_all()  # the cores may be free for others now
 
     def refuse(self, reason: str) -> None:
         """Take and give nothing more; what runs now goes on. The first reason stands."""

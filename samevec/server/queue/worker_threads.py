@@ -33,8 +33,7 @@ class Crew:
     name : str
         The model's, for messages and the threads' names.
     engine : GuardedEngine
-        With `overlapping`, it gets a thread for each of its `workers` and one for the interactive lane; without, one
-        thread that serves both lanes.
+        With `overlapping`, each lane has a thread; without, one thread serves both.
     queue : WorkQueue
     canary : TokenRow
         See :func:`samevec.server.queue.microbatch.run_batch`.
@@ -71,8 +70,7 @@ class Crew:
         self._clock = clock
         self._observer = observer
         self._pad_to_multiple = pad_to_multiple
-        bulk: list[Turn] = ["bulk"] * engine.workers
-        turns: list[Turn] = ["interactive", *bulk] if engine.overlapping else ["either"]
+        turns: list[Turn] = ["interactive", "bulk"] if engine.overlapping else ["either"]
         self._threads = [
             threading.Thread(target=self._main, args=(turn,), name=f"samevec-{name}-{turn}", daemon=True)
             for turn in turns

@@ -196,7 +196,6 @@ class Worker:
             self._limits,
             cap=self._engine.limit.cap,
             clock=self._clock,
-            n_bulk_runners=self._engine.workers if self._engine.overlapping else 1,
         )
         return Crew(
             self._name,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from makers import fake_engine, rows
 
-from samevec.runtime.batching.parallel import BulkSession
 from samevec.runtime.cancel import CancelToken
 from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.sessions.reloadable import Reloadable
@@ -35,15 +34,11 @@ class KeepingSession(FakeSession):
         self.n_released += 1
 
 
-def kept_in_order(session: KeepingSession) -> list[bool]:
-    return [session.kept[n_tokens] for n_tokens in sorted(session.kept)]
-
-
 def test_only_the_last_of_several_microbatches_gives_memory_back() -> None:
     session, trimmed = KeepingSession(), []
     engine = fake_engine(session=session, give_back=lambda: trimmed.append(dict(session.kept)))
     engine.run_rows(rows([4, 8, 12, 16]), batch_size=1)
-    assert sorted(kept_in_order(session)) == [False, True, True, True]
+    assert list(session.kept.values()) == [True, True, True, False]
     assert trimmed == [session.kept]  # once, after all of them
 
 
@@ -52,18 +47,6 @@ def test_a_single_microbatch_gives_memory_back_and_leaves_the_heap_alone() -> No
     engine = fake_engine(session=session, give_back=lambda: pytest.fail("10 ms for every query"))
     engine.run_rows(rows([8, 8]))
     assert session.kept == {8: False}
-
-
-@pytest.mark.parametrize("n_workers", [2, 3])
-def test_side_by_side_as_many_as_run_at_once_give_memory_back(n_workers: int) -> None:
-    session, trimmed = KeepingSession(), []
-    bulk = BulkSession(n_workers, lambda: session)
-    engine = fake_engine(bulk=bulk, give_back=lambda: trimmed.append((len(session.kept), session.n_released)))
-    steps = engine.plan_rows(rows([4 * n for n in range(200, 212)]), batch_size=1)
-    engine.run_plan(rows([4 * n for n in range(200, 212)]), steps)
-    in_order = [session.kept[batch.n_tokens] for batch in steps.microbatches]
-    assert in_order == [True] * (12 - n_workers) + [False] * n_workers
-    assert trimmed == [(12, 1)]
 
 
 def test_a_run_of_its_own_says_whether_more_follows() -> None:
@@ -89,26 +72,11 @@ def test_a_model_that_can_be_unloaded_hands_it_on() -> None:
     assert session.kept == {4: True, 8: False}
 
 
-def test_memory_is_released_by_every_session_that_is_open() -> None:
-    own, share = KeepingSession(), KeepingSession()
-    bulk = BulkSession(2, lambda: share)
-    engine = fake_engine(session=own, bulk=bulk)
-    engine.release_memory()
-    assert (own.n_released, bulk.opened) == (1, None)  # nor is a session opened for it
-    engine.run_guarded(rows([12]), bulk=True, more_follows=True)
-    engine.release_memory()
-    assert (own.n_released, share.n_released) == (2, 1)
-
-
 def test_memory_of_a_model_that_can_be_unloaded_is_released_while_it_is_loaded() -> None:
-    own, share = KeepingSession(), KeepingSession()
-    reloadable = Reloadable(
-        fake_engine(session=own, bulk=BulkSession(2, lambda: share)), lambda: pytest.fail("opened for nothing")
-    )
-    engine = reloadable.engine
-    engine.run_guarded(rows([12]), bulk=True, more_follows=True)
-    engine.release_memory()
-    assert (own.n_released, share.n_released) == (1, 1)
+    session = KeepingSession()
+    reloadable = Reloadable(fake_engine(session=session), lambda: pytest.fail("opened for nothing"))
+    reloadable.engine.release_memory()
+    assert session.n_released == 1
     reloadable.unload()
-    engine.release_memory()
-    assert (own.n_released, share.n_released) == (1, 1)
+    reloadable.engine.release_memory()
+    assert session.n_released == 1

@@ -14,7 +14,7 @@ from makers import fake_engine, rows
 from samevec.errors import InputError
 from samevec.runtime.batching.cost import COSTS, NATIVE_COSTS, CostModel
 from samevec.runtime.batching.cuts import Limits, cut_cheapest, cut_greedily
-from samevec.runtime.batching.plan import Plan, plan, plan_native, require_policy, worker_budget_tokens
+from samevec.runtime.batching.plan import Plan, plan, plan_native, require_policy
 from samevec.runtime.sessions.fake import FakeSession
 
 LINEAR = CostModel(per_run_s=0.0, stream_s=0.0, per_token_s=1.0, per_token_squared_s=0.0)
@@ -228,20 +228,3 @@ def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         require_policy("best")
     assert str(caught.value) == "policy: 'best' given, one of samevec, native is needed"
-
-
-def test_one_and_two_workers_keep_4096_tokens() -> None:
-    assert [worker_budget_tokens(n) for n in (1, 2, 4, 8, 64)] == [4096, 4096, 2048, 1024, 1024]
-
-
-def test_a_provider_that_runs_one_batch_at_a_time_keeps_all_of_the_budget() -> None:
-    assert worker_budget_tokens(8, single_run_provider=True) == 8192
-    assert worker_budget_tokens(8, total_tokens=16_000, single_run_provider=True) == 16_000
-
-
-def test_a_given_budget_is_neither_divided_nor_clamped() -> None:
-    assert worker_budget_tokens(8, override=512) == 512
-    assert worker_budget_tokens(8, override=9000, single_run_provider=True) == 9000
-    with pytest.raises(InputError) as caught:
-        worker_budget_tokens(1, override=0)
-    assert str(caught.value) == "token_budget: 0 given, at least 1 is needed"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from samevec.errors import InputError
-from samevec.runtime.batching.plan import MAX_WORKER_TOKENS, Microbatch, Plan, plan, worker_budget_tokens
+from samevec.runtime.batching.plan import Microbatch, Plan, plan
 
 
 def test_five_texts_at_batch_size_8_under_limit_2_run_as_2_2_1() -> None:
@@ -61,15 +61,3 @@ def test_limits_below_one_are_refused(limits: dict[str, Any], message: str) -> N
     with pytest.raises(InputError) as caught:
         plan([1], **{"token_budget": 8, "max_rows": 8, **limits})
     assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("n_workers", "share"), [(1, 4096), (2, 4096), (3, 2730), (4, 2048), (8, 1024), (16, 1024), (1000, 1024)]
-)
-def test_workers_share_the_budget(n_workers: int, share: int) -> None:
-    assert worker_budget_tokens(n_workers) == share
-
-
-@pytest.mark.parametrize(("total", "share"), [(1, 1024), (2048, 1024), (6000, 3000), (100_000, MAX_WORKER_TOKENS)])
-def test_a_given_total_is_divided_and_clamped(total: int, share: int) -> None:
-    assert worker_budget_tokens(2, total_tokens=total) == share

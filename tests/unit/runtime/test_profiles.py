@@ -29,7 +29,6 @@ def test_portable_is_of_standard_operators_and_proved_by_tolerance() -> None:
     assert (portable.provider, portable.graph_form, portable.pad_to_multiple) == ("CPUExecutionProvider", "plain", 1)
     assert [name for name, profile in PROFILES.items() if profile.is_native] == ["cpu"]
     assert not portable.bit_identical_groupings
-    assert not portable.side_by_side  # each session packs weights in memory of its own
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -88,9 +87,8 @@ def test_cuda_computes_in_float32_within_a_bound_one_run_at_a_time() -> None:
         "arena_extend_strategy": "kSameAsRequested",
     }
     assert cuda.single_run
-    assert not cuda.side_by_side
     assert cuda.io_binding
-    assert (cuda.total_budget_tokens, cuda.most_cpu_percent, cuda.fallback) == (16_384, 0, "cpu")
+    assert (cuda.token_budget, cuda.most_cpu_percent, cuda.fallback) == (16_384, 0, "cpu")
     assert cuda.costs is GPU_COSTS
     assert not cuda.bit_identical_groupings  # reported, not required
 
@@ -114,5 +112,5 @@ def test_coreml_computes_in_float32_in_static_shapes_without_the_neural_engine()
 @pytest.mark.parametrize("name", ["cpu", "portable"])
 def test_receipts_of_cpu_profiles_know_nothing_of_devices(name: str) -> None:
     record = get_profile(name).session_options()
-    assert not {"io_binding", "static_shapes", "total_budget_tokens", "most_cpu_percent", "fallback"} & set(record)
+    assert not {"io_binding", "static_shapes", "token_budget", "most_cpu_percent", "fallback"} & set(record)
     assert get_profile(name).costs is (NATIVE_COSTS if name == "cpu" else COSTS)

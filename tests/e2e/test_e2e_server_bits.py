@@ -1,4 +1,4 @@
-"""Real toy models behind a server: the library's bits, whatever the number of workers."""
+"""Real toy models behind a server: the library's bits."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ TEXTS = [f"{i} and so on, " * (1 + i * 13 % 97) for i in range(48)]
 DOCUMENTS = [f"document {i} " * (1 + i * 7 % 60) for i in range(40)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_bits_through_the_server_are_the_librarys(exported: ToyHome, tmp_path: Path, workers: int) -> None:
-    embedder = load_embedder(EMBEDDER, home=exported.path, lock="toy", workers=1)
-    reranker = load_reranker(RERANKER, home=exported.path, lock="toy", workers=1)
-    where = ("--lock", "toy", "--home", exported.path, "--workers", workers)
+def test_bits_through_the_server_are_the_librarys(exported: ToyHome, tmp_path: Path) -> None:
+    embedder = load_embedder(EMBEDDER, home=exported.path, lock="toy")
+    reranker = load_reranker(RERANKER, home=exported.path, lock="toy")
+    where = ("--lock", "toy", "--home", exported.path)
     with serving(*where, folder=tmp_path) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        assert f"{EMBEDDER}: {workers} worker" in server.ready
+        assert server.ready.endswith(f"({EMBEDDER}, {RERANKER})")
         records = [model["worker"] for model in client.get("/info").json()["models"]]
-        assert [(record["runners"], record["interactive_beside_bulk"]) for record in records] == [(workers, True)] * 2
+        assert [(record["token_budget"], record["interactive_beside_bulk"]) for record in records] == [(4096, True)] * 2
         for size in (None, 1, 8):
             data = client.post("/v1/embeddings", json={"model": EMBEDDER, "input": TEXTS, "batch_size": size}).json()
             found = np.array([item["embedding"] for item in data["data"]], dtype=np.float32)
