@@ -9,7 +9,7 @@ import pytest
 from samevec.errors import InputError
 from samevec.server.http.dialects import cohere, jina
 from samevec.server.http.dialects.openai import parse_embeddings
-from samevec.server.http.dialects.records import RerankRequest
+from samevec.server.requests import RerankRequest
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 
 EMBED = {"model": "m", "input": "x"}
@@ -134,7 +134,7 @@ def test_of_several_mistakes_the_first_is_told(parse: Any) -> None:
         del body[told[-1]]
         body |= {name: value for name, value in RERANK.items() if name == told[-1]}
     assert told == ORDERS[parse]
-    assert parse(body, max_items=3).documents == ("d",)
+    assert parse(body, max_items=3).documents == ["d"]
 
 
 @pytest.mark.parametrize("parse", ORDERS)
@@ -150,7 +150,7 @@ def test_rerank_defaults() -> None:
         (jina.parse_rerank, True),
     ):
         request = parse(RERANK, max_items=3)
-        assert request == RerankRequest(model=None, query="q", documents=("d",), return_documents=returned)
+        assert request == RerankRequest(pairs=(("q", "d"),), return_documents=returned)
 
 
 def test_frames() -> None:

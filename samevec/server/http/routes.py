@@ -13,7 +13,6 @@ from samevec.server.error_map import path_dialect
 from samevec.server.http.bodies import error_response, read_deadline, read_json, run_while_connected
 from samevec.server.http.dialects import cohere, jina, openai, tei
 from samevec.server.http.openapi import describe_routes
-from samevec.server.service import EmbedWork, RerankWork, TokenizeWork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from samevec.server.error_map import Dialect
-    from samevec.server.http.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
+    from samevec.server.http.dialects.records import Answer
+    from samevec.server.requests import EmbedRequest, RerankRequest
     from samevec.server.service import Embedded, Scored, Service
 
     Handler = Callable[[Service, Any, float | None], Awaitable[Answer]]
@@ -42,8 +42,8 @@ class _Spoken:
 
 def _embed(parse: Callable[..., EmbedRequest], encode: Callable[[Embedded, EmbedRequest], Answer]) -> Handler:
     async def handle(service: Service, body: Any, deadline_s: float | None) -> Answer:
-        request = parse(body, max_items=service.settings.max_batch_items)
-        embedded = await service.embed(_embed_work(request, deadline_s))
+        request = parse(body, max_items=service.settings.max_batch_items, deadline_s=deadline_s)
+        embedded = await service.embed(request)
         if embedded.vectors.size <= _INLINE_VALUES:
             return encode(embedded, request)
         return await asyncio.to_thread(encode, embedded, request)
@@ -53,15 +53,15 @@ def _embed(parse: Callable[..., EmbedRequest], encode: Callable[[Embedded, Embed
 
 def _rerank(parse: Callable[..., RerankRequest], encode: Callable[[Scored, RerankRequest], Answer]) -> Handler:
     async def handle(service: Service, body: Any, deadline_s: float | None) -> Answer:
-        request = parse(body, max_items=service.settings.max_batch_items)
-        return encode(await service.rerank(_rerank_work(request, deadline_s)), request)
+        request = parse(body, max_items=service.settings.max_batch_items, deadline_s=deadline_s)
+        return encode(await service.rerank(request), request)
 
     return handle
 
 
 async def _tokenize(service: Service, body: Any, deadline_s: float | None) -> Answer:
-    request = tei.parse_tokenize(body, max_items=service.settings.max_batch_items)
-    return await service.list_tokens(_tokenize_work(request, deadline_s), tei.encode_tokenize)
+    request = tei.parse_tokenize(body, max_items=service.settings.max_batch_items, deadline_s=deadline_s)
+    return await service.list_tokens(request, tei.encode_tokenize)
 
 
 _JINA = _Spoken("jina", _rerank(jina.parse_rerank, jina.encode_rerank))
@@ -136,43 +136,3 @@ def _endpoint(
 
     endpoint.__name__ = path.strip("/").replace("/", "_")  # FastAPI names operations after it
     return endpoint
-
-
-def _embed_work(request: EmbedRequest, deadline_s: float | None) -> EmbedWork:
-    return EmbedWork(
-        model=request.model,
-        texts=request.texts,
-        token_ids=request.token_ids,
-        prompt_name=request.prompt_name,
-        prompt_field=request.prompt_field,
-        dimensions=request.dimensions,
-        normalize=request.normalize,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        deadline_s=deadline_s,
-        field=request.field,
-    )
-
-
-def _rerank_work(request: RerankRequest, deadline_s: float | None) -> RerankWork:
-    return RerankWork(
-        model=request.model,
-        pairs=tuple((request.query, document) for document in request.documents),
-        raw_scores=request.raw_scores,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        max_document_tokens=request.max_document_tokens,
-        deadline_s=deadline_s,
-        field=request.field,
-    )
-
-
-def _tokenize_work(request: TokenizeRequest, deadline_s: float | None) -> TokenizeWork:
-    return TokenizeWork(
-        model=request.model,
-        texts=request.texts,
-        prompt_name=request.prompt_name,
-        add_special_tokens=request.add_special_tokens,
-        deadline_s=deadline_s,
-        field=request.field,
-    )

@@ -21,7 +21,7 @@ from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
 from samevec.server.http.answers import encode_array
 from samevec.server.http.connections import LINGER_BYTES, LINGER_S
-from samevec.server.service import EmbedWork, RerankWork
+from samevec.server.requests import EmbedRequest, RerankRequest
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.socket.truememory import resolve_reranker, resolve_tier
 from samevec.server.telemetry.records import CLIENT_GONE, RequestAccount, observed
@@ -230,7 +230,7 @@ class FrameServer:
     async def _embed(self, request: EmbedFrame) -> dict[str, Any]:
         target = resolve_tier(request.tier, self._service.embedders())
         embedded = await self._service.embed(
-            EmbedWork(
+            EmbedRequest(
                 model=target.model,
                 texts=request.texts,
                 prompt_name=request.prompt_name,
@@ -245,7 +245,7 @@ class FrameServer:
 
     async def _rerank(self, request: RerankFrame) -> dict[str, Any]:
         scored = await self._service.rerank(
-            RerankWork(
+            RerankRequest(
                 model=resolve_reranker(request.model_name, self._service.rerankers()),
                 pairs=request.pairs,
                 batch_size=request.batch_size,

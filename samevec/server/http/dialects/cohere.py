@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from samevec.server.http.answers import ranked_results, truncation_headers, truncation_record
-from samevec.server.http.dialects.records import Answer, RerankRequest
+from samevec.server.http.dialects.records import Answer
 from samevec.server.http.dialects.rerank import COHERE_V1, COHERE_V2, read_rerank
 
 if TYPE_CHECKING:
+    from samevec.server.requests import RerankRequest
     from samevec.server.service import Scored
 
 __all__ = ["encode_rerank_v1", "encode_rerank_v2", "parse_rerank_v1", "parse_rerank_v2"]
@@ -20,14 +21,14 @@ __all__ = ["encode_rerank_v1", "encode_rerank_v2", "parse_rerank_v1", "parse_rer
 _MAX_WARNINGS = 20
 
 
-def parse_rerank_v1(body: object, *, max_items: int) -> RerankRequest:
+def parse_rerank_v1(body: object, *, max_items: int, deadline_s: float | None = None) -> RerankRequest:
     """Read the body of ``POST /v1/rerank``, see :func:`samevec.server.http.dialects.rerank.read_rerank`."""
-    return read_rerank(body, COHERE_V1, max_items=max_items)
+    return read_rerank(body, COHERE_V1, max_items=max_items, deadline_s=deadline_s)
 
 
-def parse_rerank_v2(body: object, *, max_items: int) -> RerankRequest:
+def parse_rerank_v2(body: object, *, max_items: int, deadline_s: float | None = None) -> RerankRequest:
     """Read the body of ``POST /v2/rerank``, see :func:`samevec.server.http.dialects.rerank.read_rerank`."""
-    return read_rerank(body, COHERE_V2, max_items=max_items)
+    return read_rerank(body, COHERE_V2, max_items=max_items, deadline_s=deadline_s)
 
 
 def encode_rerank_v1(scored: Scored, request: RerankRequest) -> Answer:

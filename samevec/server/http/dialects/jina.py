@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 import orjson
 
 from samevec.server.http.answers import ranked_results, truncation_headers, truncation_record
-from samevec.server.http.dialects.records import Answer, RerankRequest
+from samevec.server.http.dialects.records import Answer
 from samevec.server.http.dialects.rerank import JINA, read_rerank
 
 if TYPE_CHECKING:
+    from samevec.server.requests import RerankRequest
     from samevec.server.service import Scored
 
 __all__ = ["encode_rerank", "parse_rerank"]
 
 
-def parse_rerank(body: object, *, max_items: int) -> RerankRequest:
+def parse_rerank(body: object, *, max_items: int, deadline_s: float | None = None) -> RerankRequest:
     """Read the body of ``POST /rerank`` when it has documents.
 
     Documents are sent back unless refused: Jina's default.
     """
-    return read_rerank(body, JINA, max_items=max_items)
+    return read_rerank(body, JINA, max_items=max_items, deadline_s=deadline_s)
 
 
 def encode_rerank(scored: Scored, request: RerankRequest) -> Answer:

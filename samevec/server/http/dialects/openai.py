@@ -9,7 +9,8 @@ import orjson
 from samevec.errors import InputError
 from samevec.server.http.answers import digest_headers, encode_array, truncation_headers, truncation_record
 from samevec.server.http.dialects.fields import PROMPT_NAMES, Fields, read_inputs
-from samevec.server.http.dialects.records import Answer, EmbedRequest
+from samevec.server.http.dialects.records import Answer
+from samevec.server.requests import EmbedRequest
 
 if TYPE_CHECKING:
     from samevec.server.service import Embedded
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["encode_embeddings", "parse_embeddings"]
 
 
-def parse_embeddings(body: object, *, max_items: int) -> EmbedRequest:
+def parse_embeddings(body: object, *, max_items: int, deadline_s: float | None = None) -> EmbedRequest:
     """Read the body of ``POST /v1/embeddings``.
 
     Parameters
@@ -58,6 +59,7 @@ def parse_embeddings(body: object, *, max_items: int) -> EmbedRequest:
         prompt_field=prompt_field,
         truncate=truncate,
         batch_size=batch_size,
+        deadline_s=deadline_s,
     )
 
 

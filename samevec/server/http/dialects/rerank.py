@@ -7,7 +7,7 @@ from typing import Literal
 
 from samevec.errors import InputError
 from samevec.server.http.dialects.fields import Fields, read_documents
-from samevec.server.http.dialects.records import RerankRequest
+from samevec.server.requests import RerankRequest
 
 __all__ = ["COHERE_V1", "COHERE_V2", "JINA", "LAST_PRIORITY", "RerankBody", "RerankOption", "read_rerank"]
 
@@ -37,7 +37,7 @@ COHERE_V2 = RerankBody(options=("max_tokens_per_doc", "priority"))
 JINA = RerankBody(options=("batch_size", "raw_scores", "truncate"), returns_documents=True)
 
 
-def read_rerank(body: object, allowed: RerankBody, *, max_items: int) -> RerankRequest:
+def read_rerank(body: object, allowed: RerankBody, *, max_items: int, deadline_s: float | None = None) -> RerankRequest:
     """Read a rerank body. Of several mistakes the first is reported, in the order of the code here.
 
     Parameters
@@ -70,13 +70,13 @@ def read_rerank(body: object, allowed: RerankBody, *, max_items: int) -> RerankR
     fields.refuse_rest()
     return RerankRequest(
         model=model,
-        query=query,
-        documents=read_documents(documents, limit=max_items),
+        pairs=tuple((query, document) for document in read_documents(documents, limit=max_items)),
         top_n=top_n,
         return_documents=return_documents,
         raw_scores=raw_scores,
         truncate=truncate,
         batch_size=batch_size,
+        deadline_s=deadline_s,
         max_document_tokens=max_document_tokens,
     )
 

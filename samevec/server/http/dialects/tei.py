@@ -16,7 +16,8 @@ from samevec.errors import InputError
 from samevec.runtime.embedder import Embedder
 from samevec.server.http.answers import digest_headers, ranked_results, truncation_headers
 from samevec.server.http.dialects.fields import PROMPT_NAMES, Fields, read_inputs, read_texts
-from samevec.server.http.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
+from samevec.server.http.dialects.records import Answer
+from samevec.server.requests import EmbedRequest, RerankRequest, TokenizeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +41,7 @@ __all__ = [
 TOKENS_HEADER = "x-compute-tokens"
 
 
-def parse_embed(body: object, *, max_items: int) -> EmbedRequest:
+def parse_embed(body: object, *, max_items: int, deadline_s: float | None = None) -> EmbedRequest:
     """Read the body of ``POST /embed``.
 
     Parameters
@@ -76,11 +77,12 @@ def parse_embed(body: object, *, max_items: int) -> EmbedRequest:
         normalize=normalize,
         truncate=truncate,
         batch_size=batch_size,
+        deadline_s=deadline_s,
         field="inputs",
     )
 
 
-def parse_rerank(body: object, *, max_items: int) -> RerankRequest:
+def parse_rerank(body: object, *, max_items: int, deadline_s: float | None = None) -> RerankRequest:
     """Read the body of ``POST /rerank`` when it has ``texts``, see :func:`parse_embed`."""
     fields = Fields(body)
     model, batch_size = fields.text("model", None), fields.count("batch_size")
@@ -90,17 +92,17 @@ def parse_rerank(body: object, *, max_items: int) -> RerankRequest:
     fields.refuse_rest()
     return RerankRequest(
         model=model,
-        query=query,
-        documents=read_texts(texts, field="texts", limit=max_items),
+        pairs=tuple((query, text) for text in read_texts(texts, field="texts", limit=max_items)),
         return_documents=return_text,
         raw_scores=raw_scores,
         truncate=truncate,
         batch_size=batch_size,
+        deadline_s=deadline_s,
         field="texts",
     )
 
 
-def parse_tokenize(body: object, *, max_items: int) -> TokenizeRequest:
+def parse_tokenize(body: object, *, max_items: int, deadline_s: float | None = None) -> TokenizeRequest:
     """Read the body of ``POST /tokenize``, see :func:`parse_embed`."""
     fields = Fields(body)
     model, prompt_name = fields.text("model", None), fields.choice("prompt_name", PROMPT_NAMES, None)
@@ -108,7 +110,9 @@ def parse_tokenize(body: object, *, max_items: int) -> TokenizeRequest:
     given = fields.require("inputs")
     fields.refuse_rest()
     texts = (given,) if isinstance(given, str) else read_texts(given, field="inputs", limit=max_items)
-    return TokenizeRequest(model=model, texts=texts, add_special_tokens=add_special_tokens, prompt_name=prompt_name)
+    return TokenizeRequest(
+        model=model, texts=texts, add_special_tokens=add_special_tokens, prompt_name=prompt_name, deadline_s=deadline_s
+    )
 
 
 def _truncation(fields: Fields) -> bool:
