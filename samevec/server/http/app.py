@@ -7,7 +7,7 @@ import binascii
 import hmac
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -49,18 +49,6 @@ _DESCRIPTION = (
 )
 
 
-class _Application(FastAPI):
-    """An application whose document says which routes need a key."""
-
-    needs_key = False
-
-    def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        if self.needs_key:
-            openapi.add_security(document, open_paths=_OPEN_PATHS)
-        return document
-
-
 def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     """Return the HTTP application.
 
@@ -76,11 +64,10 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     FastAPI
         It observes the service, for ``/metrics`` and the page.
     """
-    app = _Application(
+    app = FastAPI(
         title="samevec", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    app.openapi_version = openapi.OPENAPI_VERSION
     add_routes(app, service)
     _add_status(app, service)
     metrics = Metrics(service.info, memory=process_memory_bytes)
@@ -91,13 +78,16 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     app.add_exception_handler(Exception, _on_exception)
     if api_keys:
         app.add_middleware(_KeyCheck, api_keys=api_keys)
-        app.needs_key = True
     # Whatever is added last is outermost: a refused key is accounted for too, and a browser's question about other
     # origins, which carries no key, is answered before.
     routes = [route.path for route in app.routes if isinstance(route, Route)]
     app.add_middleware(Front, observer=service.observer, clock=service.clock, routes=routes)
     if service.settings.cors_origins:
         _allow_origins(app, service.settings.cors_origins)
+    document = openapi.finish(app.openapi(), service)
+    if api_keys:
+        openapi.add_security(document, open_paths=_OPEN_PATHS)
+    app.openapi_schema = document
     return app
 
 
