@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import hashlib
 import hmac
-import time
-from datetime import datetime, timezone
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -26,7 +25,6 @@ from samevec.server.http.bodies import TIMEOUT_HEADER, error_response, json_resp
 from samevec.server.http.dialects.tei import info_fields
 from samevec.server.http.middleware import REQUEST_ID_HEADER, Front
 from samevec.server.http.routes import add_routes
-from samevec.server.http.status_page import PAGE_HEADERS, PageFacts, status_page
 from samevec.server.telemetry.metrics import METRICS_MEDIA_TYPE, Metrics
 
 if TYPE_CHECKING:
@@ -36,13 +34,10 @@ if TYPE_CHECKING:
 
     from samevec.server.service import Service
 
-__all__ = ["create_app"]
+__all__ = ["PAGE_HEADERS", "create_app"]
 
-# Probes must work without a key, and the documentation reveals nothing that is not in the package.
-_OPEN_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
-# A browser can send a key here in its own way: as the password of HTTP Basic. Nowhere else, since it then adds it to
-# every request by itself, whichever page had it sent.
-_PAGE_PATH = "/"
+# Probes must work without a key, and the page and the documentation reveal nothing that is not in the package.
+_OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 _DESCRIPTION = (
     "Embeddings and reranking from ONNX graphs that were proved equal to PyTorch on this machine. "
     "Texts longer than the model's limit are cut unless `truncate` is false; unknown options are refused."
@@ -102,26 +97,13 @@ def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def _add_operations(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    started_s = time.monotonic()
-
     @app.get("/metrics", summary="Metrics, in Prometheus's text format", tags=["status"], **openapi.METRICS)
     async def scrape() -> Response:
         return Response(metrics.render(), media_type=METRICS_MEDIA_TYPE)
 
-    @app.get(_PAGE_PATH, include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        private_bytes, resident_bytes = process_memory_bytes()
-        facts = PageFacts(
-            info=service.info(),
-            reasons=tuple(service.not_ready_reasons()),
-            private_bytes=private_bytes,
-            resident_bytes=resident_bytes,
-            uptime_s=time.monotonic() - started_s,
-            requests=metrics.requests_by_status(),
-            errors=metrics.errors_by_kind(),
-            now=datetime.now(timezone.utc),
-        )
-        return Response(status_page(facts), media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
+        return Response(_PAGE, media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
@@ -175,6 +157,25 @@ async def _on_exception(request: Request, error: Exception) -> Response:
     return error_response(error, path_dialect(request.url.path))
 
 
+def _csp_hash(tag: str) -> str:
+    """Return the content of the page's one such element as its policy names it."""
+    content = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+_PAGE = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+#: The browser is told to load nothing, to run the page's script and no other, and to keep nothing.
+PAGE_HEADERS = {
+    "content-security-policy": (
+        f"default-src 'none'; style-src {_csp_hash('style')}; script-src {_csp_hash('script')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
 class _KeyCheck:
     """Lets requests through that carry a valid bearer token."""
 
@@ -186,10 +187,7 @@ class _KeyCheck:
         app = self._app
         if scope["type"] == "http" and not self._is_open(scope["path"]) and not self._is_authorized(scope):
             refusal = UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY")
-            response = error_response(refusal, path_dialect(scope["path"]))
-            if scope["path"] == _PAGE_PATH:
-                response.headers["www-authenticate"] = 'Basic realm="samevec: any name, an API key as password"'
-            app = response
+            app = error_response(refusal, path_dialect(scope["path"]))
         await app(scope, receive, send)
 
     @staticmethod
@@ -199,19 +197,6 @@ class _KeyCheck:
     def _is_authorized(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, token = given.partition(b" ")
-        if scheme.lower() == b"basic" and scope["path"] == _PAGE_PATH:
-            return self._is_key(_password(token))
-        return scheme.lower() == b"bearer" and self._is_key(token.strip())
-
-    def _is_key(self, token: bytes) -> bool:
         # Every key is compared, in time that does not depend on where they differ.
-        matches = [hmac.compare_digest(token, key) for key in self._keys]
-        return any(matches)
-
-
-def _password(token: bytes) -> bytes:
-    """Return the password of HTTP Basic credentials; empty, which no key is, when they are none."""
-    try:
-        return base64.b64decode(token.strip(), validate=True).partition(b":")[2]
-    except binascii.Error:
-        return b""
+        matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)
