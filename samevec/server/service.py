@@ -8,7 +8,7 @@ import importlib.metadata
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from samevec.server.queue.admission import Admission
 from samevec.server.queue.lanes import QueueLimits
 from samevec.server.queue.workers import Worker
 from samevec.server.reprobe import Reprobing
+from samevec.server.requests import EmbedRequest, RerankRequest
 from samevec.server.telemetry.records import Observers, Phase, current_account
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
     from samevec.runtime.rows import TokenRow
     from samevec.server.http.tokens import Token
     from samevec.server.queue.admission import Received
+    from samevec.server.requests import Request, TokenizeRequest
     from samevec.server.settings import ServedModel, ServerSettings
     from samevec.server.telemetry.records import Observer
 
     _Tokenized = TypeVar("_Tokenized")
-    _AnyWork: TypeAlias = "EmbedWork | RerankWork | TokenizeWork"
 
-__all__ = ["EmbedWork", "Embedded", "RerankWork", "Scored", "Service", "TokenizeWork"]
+__all__ = ["Embedded", "Scored", "Service"]
 
 
 # Up to this many characters tokenise on the event loop: some 0.1 ms, less than handing over to a thread and back, and
@@ -50,75 +51,6 @@ __all__ = ["EmbedWork", "Embedded", "RerankWork", "Scored", "Service", "Tokenize
 _INLINE_CHARACTERS = 2048
 # Of one request whose tokens are to be listed: each token takes some 100 bytes of answer, and more while it is made.
 _MAX_LISTED_CHARACTERS = 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedWork:
-    """What to embed and how.
-
-    Attributes
-    ----------
-    model : str or None
-        A served name; None for the only embedder.
-    texts, token_ids
-        One of them is empty.
-    prompt_name, dimensions, batch_size
-        None: no prompt, the full width, no cap.
-    normalize : bool
-        Give vectors of unit length.
-    renormalize : bool
-        With `dimensions`: unit length after cutting (OpenAI), or before it only (sentence-transformers).
-    deadline_s : float or None
-        In the time of the service's clock.
-    field, prompt_field : str
-        What the caller calls its texts and its prompt, for messages.
-    """
-
-    model: str | None
-    texts: tuple[str, ...] = ()
-    token_ids: tuple[tuple[int, ...], ...] = ()
-    prompt_name: str | None = None
-    dimensions: int | None = None
-    normalize: bool = True
-    renormalize: bool = True
-    truncate: bool = True
-    batch_size: int | None = None
-    deadline_s: float | None = None
-    field: str = "input"
-    prompt_field: str = "prompt_name"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RerankWork:
-    """Which pairs to score and how, see :class:`EmbedWork`.
-
-    Attributes
-    ----------
-    max_document_tokens : int or None
-        Most content tokens of each document.
-    """
-
-    model: str | None
-    pairs: tuple[tuple[str, str], ...]
-    raw_scores: bool = False
-    truncate: bool = True
-    batch_size: int | None = None
-    max_document_tokens: int | None = None
-    deadline_s: float | None = None
-    field: str = "documents"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenizeWork:
-    """Whose tokens to list and how, see :class:`EmbedWork`; without a model, those of the first one served."""
-
-    model: str | None
-    texts: tuple[str, ...]
-    prompt_name: str | None = None
-    add_special_tokens: bool = True
-    deadline_s: float | None = None
-    field: str = "inputs"
-    prompt_field: str = "prompt_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,12 +234,12 @@ class Service:
         """Return the rerankers, in the order served."""
         return [served for served in self.models if isinstance(served.model, Reranker)]
 
-    async def embed(self, work: EmbedWork, *, is_probe: bool = False) -> Embedded:
+    async def embed(self, request: EmbedRequest, *, is_probe: bool = False) -> Embedded:
         """Embed texts.
 
         Parameters
         ----------
-        work : EmbedWork
+        request : EmbedRequest
         is_probe : bool
             It keeps no model from being unloaded.
 
@@ -320,59 +252,65 @@ class Service:
         ------
         UnknownModelError, InputError, OverloadedError, DeadlineExceededError, NotReadyError, InferenceError
         """
-        served = _select(work.model, self.embedders(), self.models)
+        served = _select(request.model, self.embedders(), self.models)
         model = served.model
         assert isinstance(model, Embedder)  # noqa: S101 - embedders() holds nothing else
-        model.validate_dimensions(work.dimensions)
-        _require_prompt(work, model)
+        model.validate_dimensions(request.dimensions)
+        if _prompt_text(request, model) and request.token_ids:
+            message = f"{request.prompt_name!r} cannot be put before token ids; send text"
+            raise InputError(message, field=request.prompt_field)
 
         def tokenize() -> list[TokenRow]:
-            if work.token_ids:
-                return model.tokenizer.rows_from_ids(work.token_ids, field=work.field)
-            return model.tokenize(work.texts, prompt=work.prompt_name, truncate=work.truncate, field=work.field)
+            if request.token_ids:
+                return model.tokenizer.rows_from_ids(request.token_ids, field=request.field)
+            return model.tokenize(
+                request.texts, prompt=request.prompt_name, truncate=request.truncate, field=request.field
+            )
 
-        n_items = len(work.texts) or len(work.token_ids)
-        done = await self._compute(served, tokenize, work, n_items=n_items, is_probe=is_probe)
+        done = await self._compute(served, tokenize, request, is_probe=is_probe)
         vectors = model.finish(
-            done.raw, dimensions=work.dimensions, normalize=work.normalize, renormalize=work.renormalize
+            done.raw, dimensions=request.dimensions, normalize=request.normalize, renormalize=request.renormalize
         )
         _require_finite(vectors)
         return Embedded(model.name, vectors, done.n_tokens, done.cut)
 
-    async def rerank(self, work: RerankWork, *, is_probe: bool = False) -> Scored:
+    async def rerank(self, request: RerankRequest, *, is_probe: bool = False) -> Scored:
         """Score pairs, see :meth:`embed`.
 
         Parameters
         ----------
-        work : RerankWork
+        request : RerankRequest
 
         Returns
         -------
         Scored
             Score i belongs to pair i.
         """
-        served = _select(work.model, self.rerankers(), self.models)
+        served = _select(request.model, self.rerankers(), self.models)
         model = served.model
         assert isinstance(model, Reranker)  # noqa: S101 - rerankers() holds nothing else
 
         def tokenize() -> list[TokenRow]:
             return model.tokenize(
-                work.pairs, truncate=work.truncate, max_document_tokens=work.max_document_tokens, field=work.field
+                request.pairs,
+                truncate=request.truncate,
+                max_document_tokens=request.max_document_tokens,
+                field=request.field,
             )
 
-        done = await self._compute(served, tokenize, work, n_items=len(work.pairs), is_probe=is_probe)
-        scores = model.finish(done.raw, raw=work.raw_scores)
+        done = await self._compute(served, tokenize, request, is_probe=is_probe)
+        scores = model.finish(done.raw, raw=request.raw_scores)
         _require_finite(scores[:, None])
         return Scored(model.name, scores, done.n_tokens, done.cut)
 
     async def list_tokens(
-        self, work: TokenizeWork, encode: Callable[[Iterator[Iterator[list[Token]]]], _Tokenized]
+        self, request: TokenizeRequest, encode: Callable[[Iterator[Iterator[list[Token]]]], _Tokenized]
     ) -> _Tokenized:
         """List the tokens of texts, see :meth:`embed`. Takes its place in the queue's bounds as other work does.
 
         Parameters
         ----------
-        work : TokenizeWork
+        request : TokenizeRequest
         encode : callable
             Makes an answer of them while they are listed, see :func:`samevec.server.http.tokens.list_tokens`.
 
@@ -381,23 +319,25 @@ class Service:
         BatchTooLargeError
             The texts are too long together.
         """
-        served = self.models[0] if work.model is None else _select(work.model, self.models, self.models)
-        prompt = _prompt_text(work, served.model)
-        n_characters = sum(map(len, work.texts))
-        if n_characters > _MAX_LISTED_CHARACTERS:
+        served = self.models[0] if request.model is None else _select(request.model, self.models, self.models)
+        prompt = _prompt_text(request, served.model)
+        if request.n_characters > _MAX_LISTED_CHARACTERS:
             raise BatchTooLargeError(
-                f"{n_characters} characters, the limit is {_MAX_LISTED_CHARACTERS}; send several", field=work.field
+                f"{request.n_characters} characters, the limit is {_MAX_LISTED_CHARACTERS}; send several",
+                field=request.field,
             )
 
         def tokenize() -> _Tokenized:
             tokenizer = served.model.tokenizer
-            return encode(list_tokens(tokenizer, work.texts, prompt=prompt, add_special_tokens=work.add_special_tokens))
+            return encode(
+                list_tokens(tokenizer, request.texts, prompt=prompt, add_special_tokens=request.add_special_tokens)
+            )
 
         account = current_account()
-        account.model, account.items = served.name, len(work.texts)
+        account.model, account.items = served.name, request.n_items
         self._require_open(served)
-        with self._admission.admit(len(work.texts)), self._phase("tokenise"):
-            answer: _Tokenized = await self._before(work.deadline_s, self._tokenize(tokenize, work))
+        with self._admission.admit(request.n_items), self._phase("tokenise"):
+            answer: _Tokenized = await self._before(request.deadline_s, self._tokenize(tokenize, request))
             return answer
 
     def _require_open(self, served: ServedModel) -> None:
@@ -416,24 +356,23 @@ class Service:
         self,
         served: ServedModel,
         tokenize: Callable[[], list[TokenRow]],
-        work: EmbedWork | RerankWork,
+        request: EmbedRequest | RerankRequest,
         *,
-        n_items: int,
         is_probe: bool,
     ) -> _Computed:
         account = current_account()
-        account.model, account.items = served.name, n_items
+        account.model, account.items = served.name, request.n_items
         self._require_open(served)
-        with self._admission.admit(n_items) as ticket:
+        with self._admission.admit(request.n_items) as ticket:
             with self._phase("tokenise"):
-                rows = await self._before(work.deadline_s, self._tokenize(tokenize, work))
+                rows = await self._before(request.deadline_s, self._tokenize(tokenize, request))
             n_tokens = sum(row.n_tokens for row in rows)
             cut = tuple((i, row.cut_tokens) for i, row in enumerate(rows) if row.cut_tokens)
             account.tokens, account.cut_items = n_tokens, len(cut)
             account.cut_tokens = sum(n for _, n in cut)
             ticket.add_tokens(n_tokens)
             run = self._run_loaded if is_probe else self._run
-            raw = await self._before(work.deadline_s, run(served, rows, work))
+            raw = await self._before(request.deadline_s, run(served, rows, request))
         self._require_probed(served)  # it may have failed meanwhile
         return _Computed(raw, n_tokens, cut)
 
@@ -441,9 +380,9 @@ class Service:
         """Answer a call of the probe as a request."""
         items: Any = call.items
         if any(served.name == name for served in self.rerankers()):
-            pairs = RerankWork(model=name, pairs=items, raw_scores=call.raw, batch_size=call.batch_size)
+            pairs = RerankRequest(model=name, pairs=items, raw_scores=call.raw, batch_size=call.batch_size)
             return (await self.rerank(pairs, is_probe=True)).scores
-        texts = EmbedWork(
+        texts = EmbedRequest(
             model=name,
             texts=items,
             prompt_name=call.prompt,
@@ -453,19 +392,21 @@ class Service:
         )
         return (await self.embed(texts, is_probe=True)).vectors
 
-    async def _run(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
+    async def _run(self, served: ServedModel, rows: list[TokenRow], request: EmbedRequest | RerankRequest) -> Any:
         """Wait for a model's worker, and note how long the rows were queued and run."""
         async with self._idle.using(served.name):
-            return await self._run_loaded(served, rows, work)
+            return await self._run_loaded(served, rows, request)
 
-    async def _run_loaded(self, served: ServedModel, rows: list[TokenRow], work: EmbedWork | RerankWork) -> Any:
+    async def _run_loaded(
+        self, served: ServedModel, rows: list[TokenRow], request: EmbedRequest | RerankRequest
+    ) -> Any:
         started_s: list[float] = []
         queued_s = self.clock()
         future = self._workers[served.name].submit(
             rows,
-            batch_size=work.batch_size,
-            deadline_s=work.deadline_s,
-            field=work.field,
+            batch_size=request.batch_size,
+            deadline_s=request.deadline_s,
+            field=request.field,
             on_start=started_s.append,
         )
         try:
@@ -486,17 +427,17 @@ class Service:
         finally:
             current_account().phases.append(Phase(name, start_s, self.clock()))
 
-    async def _tokenize(self, tokenize: Callable[[], _Tokenized], work: _AnyWork) -> _Tokenized:
-        if _n_characters(work) <= _INLINE_CHARACTERS:
+    async def _tokenize(self, tokenize: Callable[[], _Tokenized], request: Request) -> _Tokenized:
+        if request.n_characters <= _INLINE_CHARACTERS:
             return tokenize()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, tokenize)
 
-    async def _before(self, deadline_s: float | None, work: Any) -> Any:
+    async def _before(self, deadline_s: float | None, step: Any) -> Any:
         """Await something until a deadline; what it had queued is dropped with it."""
         if deadline_s is None:
-            return await work
+            return await step
         try:
-            return await asyncio.wait_for(work, max(0.0, deadline_s - self.clock()))
+            return await asyncio.wait_for(step, max(0.0, deadline_s - self.clock()))
         except TimeoutError:
             raise DeadlineExceededError from None
 
@@ -582,17 +523,6 @@ def _select(name: str | None, candidates: Sequence[ServedModel], served: Iterabl
     raise UnknownModelError(f"{name!r} is not served (for this task: {names})", field="model")
 
 
-def _require_prompt(work: EmbedWork, model: Embedder) -> None:
-    name = work.prompt_name
-    if name is None:
-        return
-    if name not in model.entry.prompts:
-        known = ", ".join(sorted(model.entry.prompts)) or "none"
-        raise InputError(f"{name!r} is not a prompt of {model.name} (it has: {known})", field=work.prompt_field)
-    if work.token_ids and model.entry.prompts[name]:
-        raise InputError(f"{name!r} cannot be put before token ids; send text", field=work.prompt_field)
-
-
 def _require_finite(outputs: NDArray[np.float32]) -> None:
     """Look a last time before serialisation: JSON would turn NaN into null under status 200."""
     bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
@@ -600,21 +530,14 @@ def _require_finite(outputs: NDArray[np.float32]) -> None:
         raise NonFiniteOutputError(bad.tolist())
 
 
-def _prompt_text(work: TokenizeWork, model: Embedder | Reranker) -> str:
-    if work.prompt_name is None:
+def _prompt_text(request: EmbedRequest | TokenizeRequest, model: Embedder | Reranker) -> str:
+    name, prompts = request.prompt_name, model.entry.prompts
+    if name is None:
         return ""
-    if work.prompt_name not in model.entry.prompts:
-        known = ", ".join(sorted(model.entry.prompts)) or "none"
-        raise InputError(f"{work.prompt_name!r} is not a prompt of {model.name} (it has: {known})", field="prompt_name")
-    return model.entry.prompts[work.prompt_name]
-
-
-def _n_characters(work: _AnyWork) -> int:
-    if isinstance(work, EmbedWork):
-        return sum(map(len, work.texts)) + sum(map(len, work.token_ids))
-    if isinstance(work, TokenizeWork):
-        return sum(map(len, work.texts))
-    return sum(len(query) + len(document) for query, document in work.pairs)
+    if name not in prompts:
+        known = ", ".join(sorted(prompts)) or "none"
+        raise InputError(f"{name!r} is not a prompt of {model.name} (it has: {known})", field=request.prompt_field)
+    return prompts[name]
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:

@@ -58,7 +58,7 @@ def test_every_computing_route_is_described() -> None:
 def test_bounds_are_those_of_the_served_models() -> None:
     with in_process(settings=ServerSettings(max_batch_items=7)) as server:
         document = server.ask("GET", "/openapi.json").json()
-    body = document["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    body = document["components"]["schemas"]["EmbeddingsBody"]
     dimensions = body["properties"]["dimensions"]
     assert (dimensions["minimum"], dimensions["maximum"]) == (32, 384)
     _, texts, ids, many = body["properties"]["input"]["oneOf"]

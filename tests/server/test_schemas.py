@@ -7,23 +7,28 @@ from typing import Any
 import pytest
 
 from samevec.errors import InputError
-from samevec.server.http.dialects import cohere, jina
-from samevec.server.http.dialects.openai import parse_embeddings
-from samevec.server.http.dialects.records import RerankRequest
+from samevec.server.http.dialects.cohere_jina import CohereV1Body, CohereV2Body, JinaBody
+from samevec.server.http.dialects.models import parse_body
+from samevec.server.http.dialects.openai import EmbeddingsBody
+from samevec.server.requests import EmbedRequest, RerankRequest
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 
 EMBED = {"model": "m", "input": "x"}
 RERANK = {"query": "q", "documents": ["d"]}
 
 
-def problem(parse: Any, body: object, **options: Any) -> str:
+def read(model: Any, body: object) -> Any:
+    return parse_body(model, body, max_items=3).request()
+
+
+def problem(model: Any, body: object) -> str:
     with pytest.raises(InputError) as caught:
-        parse(body, max_items=3, **options)
+        read(model, body)
     return str(caught.value)
 
 
 def test_embeddings_defaults() -> None:
-    request = parse_embeddings(EMBED, max_items=3)
+    request = read(EmbeddingsBody, EMBED)
     assert (request.texts, request.token_ids, request.dimensions, request.prompt_name) == (("x",), (), None, None)
     assert (request.encoding_format, request.truncate, request.batch_size) == ("float", True, None)
 
@@ -32,7 +37,11 @@ def test_null_options_count_as_left_out() -> None:
     nulls = dict.fromkeys(
         ("dimensions", "encoding_format", "user", "prompt_name", "input_type", "truncate", "batch_size", "model")
     )
-    assert parse_embeddings({**nulls, "input": "x"}, max_items=3) == parse_embeddings({"input": "x"}, max_items=3)
+    assert (
+        read(EmbeddingsBody, {**nulls, "input": "x"})
+        == read(EmbeddingsBody, {"input": "x"})
+        == EmbedRequest(texts=("x",))
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +50,7 @@ def test_null_options_count_as_left_out() -> None:
         ([], "body: a list given, a JSON object is needed"),
         (None, "body: null given, a JSON object is needed"),
         ({}, "input: missing"),
-        ({"input": None}, "input: null given, a value is needed"),
+        ({"input": None}, "input: null given, a string, a list of strings or token ids are needed"),
         ({"input": {}}, "input: an object given, a string, a list of strings or token ids are needed"),
         ({"input": True}, "input: a boolean given, a string, a list of strings or token ids are needed"),
         ({"input": []}, "input: empty list, at least one item is needed"),
@@ -49,18 +58,18 @@ def test_null_options_count_as_left_out() -> None:
         ({"input": [[1]] * 4}, "input: 4 items, the limit of one request is 3; send several"),
         ({"input": ["a", 1]}, "input[1]: a whole number given, a string is needed"),
         ({"input": ["a", None]}, "input[1]: null given, a string is needed"),
-        ({"input": [1.5]}, "input[0]: a fraction given among token ids, a whole number is needed"),
-        ({"input": [True]}, "input[0]: a boolean given among token ids, a whole number is needed"),
-        ({"input": [1, "a"]}, "input[1]: a string given among token ids, a whole number is needed"),
-        ({"input": [[1], []]}, "input[1]: no token ids"),
-        ({"input": [[1], "a"]}, "input[1]: a string given, a list of token ids is needed"),
-        ({"input": [[1], [2, None]]}, "input[1][1]: null given among token ids, a whole number is needed"),
+        ({"input": [1.5]}, "input[0]: a fraction given, a whole number is needed"),
+        ({"input": [True]}, "input[0]: a boolean given, a whole number is needed"),
+        ({"input": [1, "a"]}, "input[1]: a string given, a whole number is needed"),
+        ({"input": [[1], []]}, "input[1]: empty list, at least one item is needed"),
+        ({"input": [[1], "a"]}, "input[1]: a string given, a list is needed"),
+        ({"input": [[1], [2, None]]}, "input[1][1]: null given, a whole number is needed"),
         ({**EMBED, "dimensions": 0}, "dimensions: 0 given, at least 1 is needed"),
         ({**EMBED, "dimensions": "256"}, "dimensions: a string given, a whole number is needed"),
         ({**EMBED, "dimensions": 2.5}, "dimensions: a fraction given, a whole number is needed"),
         ({**EMBED, "dimensions": True}, "dimensions: a boolean given, a whole number is needed"),
         ({**EMBED, "batch_size": 2**31}, "batch_size: 2147483648 given, at most 2147483647 is possible"),
-        ({**EMBED, "batch_size": 2.0**64}, "batch_size: 18446744073709551616 given, at most 2147483647 is possible"),
+        ({**EMBED, "batch_size": 2.0**64}, "batch_size: a fraction given, a whole number is needed"),
         ({**EMBED, "batch_size": 0}, "batch_size: 0 given, at least 1 is needed"),
         ({**EMBED, "model": 7}, "model: a whole number given, a string is needed"),
         ({**EMBED, "user": {}}, "user: an object given, a string is needed"),
@@ -81,7 +90,7 @@ def test_null_options_count_as_left_out() -> None:
     ],
 )
 def test_embeddings_refusals(body: object, message: str) -> None:
-    assert problem(parse_embeddings, body) == message
+    assert problem(EmbeddingsBody, body) == message
 
 
 @pytest.mark.parametrize(
@@ -91,8 +100,8 @@ def test_embeddings_refusals(body: object, message: str) -> None:
         ({"documents": "d"}, "documents: a string given, a list is needed"),
         ({"documents": ["d"] * 4}, "documents: 4 items, the limit of one request is 3; send several"),
         ({"documents": ["d", 1]}, "documents[1]: a whole number given, a string is needed"),
-        ({"documents": ["d", {}]}, "documents[1]: null given, a string is needed"),
-        ({"documents": [{"text": "d", "title": "t"}]}, "documents[0]: unknown key 'title', only text is read"),
+        ({"documents": ["d", {}]}, "documents[1].text: missing"),
+        ({"documents": [{"text": "d", "title": "t"}]}, "documents[0].title: unknown option; the options are: text"),
         ({"query": 1}, "query: a whole number given, a string is needed"),
         ({"top_n": 0}, "top_n: 0 given, at least 1 is needed"),
         ({"top_n": "1"}, "top_n: a string given, a whole number is needed"),
@@ -100,81 +109,81 @@ def test_embeddings_refusals(body: object, message: str) -> None:
     ],
 )
 def test_rerank_refusals(change: dict[str, Any], message: str) -> None:
-    assert problem(cohere.parse_rerank_v1, {**RERANK, **change}) == message
-    assert problem(cohere.parse_rerank_v2, {**RERANK, **change}) == message
-    assert problem(jina.parse_rerank, {**RERANK, **change}) == message
+    assert problem(CohereV1Body, {**RERANK, **change}) == message
+    assert problem(CohereV2Body, {**RERANK, **change}) == message
+    assert problem(JinaBody, {**RERANK, **change}) == message
 
 
 WRONG: dict[str, Any] = {
+    "surprise": 7,
     "model": 7,
     "top_n": 0,
-    "batch_size": 0,
     "return_documents": 1,
+    "query": 7,
+    "documents": 7,
+    "batch_size": 0,
     "raw_scores": 1,
     "truncate": 1,
     "max_tokens_per_doc": 0,
     "priority": 1000,
-    "query": 7,
-    "surprise": 7,
-    "documents": 7,
 }
-#: As the readers of each dialect told them when they were three.
+#: An unknown key first, then in the order of the fields.
 ORDERS = {
-    cohere.parse_rerank_v1: [name for name in WRONG if name != "priority"],
-    cohere.parse_rerank_v2: [name for name in WRONG if name not in ("batch_size", "raw_scores", "truncate")],
-    jina.parse_rerank: [name for name in WRONG if name not in ("max_tokens_per_doc", "priority")],
+    CohereV1Body: [name for name in WRONG if name != "priority"],
+    CohereV2Body: [name for name in WRONG if name not in ("batch_size", "raw_scores", "truncate")],
+    JinaBody: [name for name in WRONG if name not in ("max_tokens_per_doc", "priority")],
 }
 
 
-@pytest.mark.parametrize("parse", ORDERS)
-def test_of_several_mistakes_the_first_is_told(parse: Any) -> None:
-    body, told = {name: WRONG[name] for name in reversed(ORDERS[parse])}, []
+@pytest.mark.parametrize("model", ORDERS)
+def test_of_several_mistakes_the_first_is_told(model: Any) -> None:
+    body, told = {name: WRONG[name] for name in reversed(ORDERS[model])}, []
     while any(body.get(name) == WRONG[name] for name in WRONG):
-        told.append(problem(parse, body).partition(":")[0])
+        told.append(problem(model, body).partition(":")[0])
         del body[told[-1]]
         body |= {name: value for name, value in RERANK.items() if name == told[-1]}
-    assert told == ORDERS[parse]
-    assert parse(body, max_items=3).documents == ("d",)
+    assert told == ORDERS[model]
+    assert read(model, body).documents == ["d"]
 
 
-@pytest.mark.parametrize("parse", ORDERS)
-def test_options_of_the_other_dialects_are_unknown(parse: Any) -> None:
-    for name in set(WRONG) - set(ORDERS[parse]):
-        assert problem(parse, {**RERANK, name: 1}).startswith(f"{name}: unknown option; the options are: ")
+@pytest.mark.parametrize("model", ORDERS)
+def test_options_of_the_other_dialects_are_unknown(model: Any) -> None:
+    for name in set(WRONG) - set(ORDERS[model]):
+        assert problem(model, {**RERANK, name: 1}).startswith(f"{name}: unknown option; the options are: ")
 
 
 def test_rerank_defaults() -> None:
-    for parse, returned in (
-        (cohere.parse_rerank_v1, False),
-        (cohere.parse_rerank_v2, False),
-        (jina.parse_rerank, True),
+    for model, returned in (
+        (CohereV1Body, False),
+        (CohereV2Body, False),
+        (JinaBody, True),
     ):
-        request = parse(RERANK, max_items=3)
-        assert request == RerankRequest(model=None, query="q", documents=("d",), return_documents=returned)
+        request = read(model, RERANK)
+        assert request == RerankRequest(pairs=(("q", "d"),), return_documents=returned)
 
 
 def test_frames() -> None:
-    assert parse_frame({"op": "ping"}, max_items=3) == PingFrame()
+    assert parse_frame({"op": "ping"}, max_items=3) == PingFrame(op="ping")
     embed = parse_frame({"op": "embed", "texts": ["x"], "tier": "pro", "deadline": 5, "protocol": 1}, max_items=3)
     assert isinstance(embed, EmbedFrame)
-    assert (embed.texts, embed.tier, embed.deadline_epoch_s) == (("x",), "pro", 5.0)
+    assert (embed.texts, embed.tier, embed.deadline) == (["x"], "pro", 5.0)
     rerank = parse_frame({"op": "rerank", "pairs": [["q", "d"]], "model_name": None}, max_items=3)
     assert isinstance(rerank, RerankFrame)
-    assert rerank.pairs == (("q", "d"),)
+    assert rerank.pairs == [("q", "d")]
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (7, "body: a whole number given, a JSON object is needed"),
-        ({}, "op: missing; it must be one of: ping, embed, rerank"),
+        ({}, "op: missing"),
         ({"op": "train"}, "op: 'train' given, it must be one of: ping, embed, rerank"),
-        ({"op": "ping", "protocol": 2}, "protocol: 2 is not spoken here, only 1"),
+        ({"op": "ping", "protocol": 2}, "protocol: 2 given, it must be one of: 1"),
         ({"op": "ping", "texts": []}, "texts: unknown option; the options are: deadline, op, protocol"),
         ({"op": "embed", "texts": []}, "texts: empty list, at least one item is needed"),
         (
             {"op": "embed", "texts": ["a"], "deadline": "soon"},
-            "deadline: a string given, a number of seconds is needed",
+            "deadline: a string given, a number is needed",
         ),
         (
             {"op": "embed", "texts": ["a"], "normalize": True},
@@ -184,13 +193,17 @@ def test_frames() -> None:
             ),
         ),
         ({"op": "rerank", "pairs": []}, "pairs: empty list, at least one item is needed"),
-        ({"op": "rerank", "pairs": [["q"]]}, "pairs[0]: a list of two strings is needed, query and document"),
+        ({"op": "rerank", "pairs": [["q"]]}, "pairs[0][1]: missing"),
+        ({"op": "rerank", "pairs": [["q", "d", "d"]]}, "pairs[0]: 3 items given, 2 are needed"),
+        ({"op": "rerank", "pairs": ["qd"]}, "pairs[0]: a string given, a list of two strings is needed"),
         (
             {"op": "rerank", "pairs": [["q", "d"], ["q", 1]]},
-            "pairs[1]: a list of two strings is needed, query and document",
+            "pairs[1][1]: a whole number given, a string is needed",
         ),
         ({"op": "rerank", "pairs": [["q", "d"]] * 4}, "pairs: 4 items, the limit of one request is 3; send several"),
     ],
 )
 def test_frame_refusals(body: object, message: str) -> None:
-    assert problem(parse_frame, body) == message
+    with pytest.raises(InputError) as caught:
+        parse_frame(body, max_items=3)
+    assert str(caught.value) == message

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import hashlib
 import hmac
-import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from importlib import resources
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -26,7 +25,6 @@ from samevec.server.http.bodies import TIMEOUT_HEADER, error_response, json_resp
 from samevec.server.http.dialects.tei import info_fields
 from samevec.server.http.middleware import REQUEST_ID_HEADER, Front
 from samevec.server.http.routes import add_routes
-from samevec.server.http.status_page import PAGE_HEADERS, PageFacts, status_page
 from samevec.server.telemetry.metrics import METRICS_MEDIA_TYPE, Metrics
 
 if TYPE_CHECKING:
@@ -36,29 +34,14 @@ if TYPE_CHECKING:
 
     from samevec.server.service import Service
 
-__all__ = ["create_app"]
+__all__ = ["PAGE_HEADERS", "create_app"]
 
-# Probes must work without a key, and the documentation reveals nothing that is not in the package.
-_OPEN_PATHS = ("/health", "/ready", "/docs", "/openapi.json")
-# A browser can send a key here in its own way: as the password of HTTP Basic. Nowhere else, since it then adds it to
-# every request by itself, whichever page had it sent.
-_PAGE_PATH = "/"
+# Probes must work without a key, and the page and the documentation reveal nothing that is not in the package.
+_OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 _DESCRIPTION = (
     "Embeddings and reranking from ONNX graphs that were proved equal to PyTorch on this machine. "
     "Texts longer than the model's limit are cut unless `truncate` is false; unknown options are refused."
 )
-
-
-class _Application(FastAPI):
-    """An application whose document says which routes need a key."""
-
-    needs_key = False
-
-    def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        if self.needs_key:
-            openapi.add_security(document, open_paths=_OPEN_PATHS)
-        return document
 
 
 def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
@@ -76,11 +59,10 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     FastAPI
         It observes the service, for ``/metrics`` and the page.
     """
-    app = _Application(
+    app = FastAPI(
         title="samevec", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
         separate_input_output_schemas=False,
     )  # fmt: skip
-    app.openapi_version = openapi.OPENAPI_VERSION
     add_routes(app, service)
     _add_status(app, service)
     metrics = Metrics(service.info, memory=process_memory_bytes)
@@ -91,13 +73,16 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     app.add_exception_handler(Exception, _on_exception)
     if api_keys:
         app.add_middleware(_KeyCheck, api_keys=api_keys)
-        app.needs_key = True
     # Whatever is added last is outermost: a refused key is accounted for too, and a browser's question about other
     # origins, which carries no key, is answered before.
     routes = [route.path for route in app.routes if isinstance(route, Route)]
     app.add_middleware(Front, observer=service.observer, clock=service.clock, routes=routes)
     if service.settings.cors_origins:
         _allow_origins(app, service.settings.cors_origins)
+    document = openapi.finish(app.openapi(), service)
+    if api_keys:
+        openapi.add_security(document, open_paths=_OPEN_PATHS)
+    app.openapi_schema = document
     return app
 
 
@@ -112,26 +97,13 @@ def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
 
 
 def _add_operations(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    started_s = time.monotonic()
-
     @app.get("/metrics", summary="Metrics, in Prometheus's text format", tags=["status"], **openapi.METRICS)
     async def scrape() -> Response:
         return Response(metrics.render(), media_type=METRICS_MEDIA_TYPE)
 
-    @app.get(_PAGE_PATH, include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def page() -> Response:
-        private_bytes, resident_bytes = process_memory_bytes()
-        facts = PageFacts(
-            info=service.info(),
-            reasons=tuple(service.not_ready_reasons()),
-            private_bytes=private_bytes,
-            resident_bytes=resident_bytes,
-            uptime_s=time.monotonic() - started_s,
-            requests=metrics.requests_by_status(),
-            errors=metrics.errors_by_kind(),
-            now=datetime.now(UTC),
-        )
-        return Response(status_page(facts), media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
+        return Response(_PAGE, media_type="text/html; charset=utf-8", headers=PAGE_HEADERS)
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
@@ -185,6 +157,25 @@ async def _on_exception(request: Request, error: Exception) -> Response:
     return error_response(error, path_dialect(request.url.path))
 
 
+def _csp_hash(tag: str) -> str:
+    """Return the content of the page's one such element as its policy names it."""
+    content = _PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+_PAGE = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+#: The browser is told to load nothing, to run the page's script and no other, and to keep nothing.
+PAGE_HEADERS = {
+    "content-security-policy": (
+        f"default-src 'none'; style-src {_csp_hash('style')}; script-src {_csp_hash('script')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
 class _KeyCheck:
     """Lets requests through that carry a valid bearer token."""
 
@@ -196,10 +187,7 @@ class _KeyCheck:
         app = self._app
         if scope["type"] == "http" and not self._is_open(scope["path"]) and not self._is_authorized(scope):
             refusal = UnauthorizedError("a valid API key is needed: Authorization: Bearer KEY")
-            response = error_response(refusal, path_dialect(scope["path"]))
-            if scope["path"] == _PAGE_PATH:
-                response.headers["www-authenticate"] = 'Basic realm="samevec: any name, an API key as password"'
-            app = response
+            app = error_response(refusal, path_dialect(scope["path"]))
         await app(scope, receive, send)
 
     @staticmethod
@@ -209,19 +197,6 @@ class _KeyCheck:
     def _is_authorized(self, scope: Scope) -> bool:
         given = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, token = given.partition(b" ")
-        if scheme.lower() == b"basic" and scope["path"] == _PAGE_PATH:
-            return self._is_key(_password(token))
-        return scheme.lower() == b"bearer" and self._is_key(token.strip())
-
-    def _is_key(self, token: bytes) -> bool:
         # Every key is compared, in time that does not depend on where they differ.
-        matches = [hmac.compare_digest(token, key) for key in self._keys]
-        return any(matches)
-
-
-def _password(token: bytes) -> bytes:
-    """Return the password of HTTP Basic credentials; empty, which no key is, when they are none."""
-    try:
-        return base64.b64decode(token.strip(), validate=True).partition(b":")[2]
-    except binascii.Error:
-        return b""
+        matches = [hmac.compare_digest(token.strip(), key) for key in self._keys]
+        return scheme.lower() == b"bearer" and any(matches)

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from fastapi import Response
 
 from samevec.errors import DeadlineExceededError, InputError, SamevecError
 from samevec.server.error_map import BodyTooLargeError, error_body, error_headers, error_status
-from samevec.server.telemetry.records import CLIENT_GONE, note_error
+from samevec.server.telemetry.records import note_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from fastapi import Request
 
     from samevec.server.error_map import Dialect
 
 __all__ = ["TIMEOUT_HEADER", "error_response", "json_response", "read_deadline", "read_json", "run_while_connected"]
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -116,26 +118,25 @@ def read_deadline(request: Request, clock: Callable[[], float]) -> float | None:
     return clock() + timeout_s
 
 
-async def run_while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+async def run_while_connected(request: Request, work: Awaitable[_T]) -> _T | None:
     """Run a request's work, and cancel it when the client closes the connection first.
 
     Parameters
     ----------
     request : Request
         Its body has been read.
-    work : coroutine
+    work : awaitable
 
     Returns
     -------
-    Response
+    object or None
+        The result, or None when the client has gone.
     """
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_wait_disconnected(request))
     try:
         await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return Response(status_code=CLIENT_GONE)
+        return task.result() if task.done() else None
     finally:
         for pending in (task, watcher):
             pending.cancel()

@@ -11,9 +11,10 @@ from fastapi import Request, Response
 from samevec.errors import InputError
 from samevec.server.error_map import path_dialect
 from samevec.server.http.bodies import error_response, read_deadline, read_json, run_while_connected
-from samevec.server.http.dialects import cohere, jina, openai, tei
-from samevec.server.http.openapi import describe_routes
-from samevec.server.service import EmbedWork, RerankWork, TokenizeWork
+from samevec.server.http.dialects import cohere_jina, openai, tei
+from samevec.server.http.dialects.models import parse_body
+from samevec.server.http.openapi import ROUTES
+from samevec.server.telemetry.records import CLIENT_GONE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from samevec.server.error_map import Dialect
-    from samevec.server.http.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
+    from samevec.server.http.dialects.models import Answer, RequestBody
+    from samevec.server.requests import EmbedRequest, RerankRequest, TokenizeRequest
     from samevec.server.service import Embedded, Scored, Service
-
-    Handler = Callable[[Service, Any, float | None], Awaitable[Answer]]
 
 __all__ = ["add_routes"]
 
@@ -34,61 +34,54 @@ _INLINE_VALUES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class _Spoken:
-    """One dialect of a route."""
+    """One dialect of a route: its name, the body it takes, and what answers a request."""
 
     dialect: Dialect
-    handle: Handler
+    body: type[RequestBody]
+    answer: Callable[[Service, Any], Awaitable[Answer]]
 
 
-def _embed(parse: Callable[..., EmbedRequest], encode: Callable[[Embedded, EmbedRequest], Answer]) -> Handler:
-    async def handle(service: Service, body: Any, deadline_s: float | None) -> Answer:
-        request = parse(body, max_items=service.settings.max_batch_items)
-        embedded = await service.embed(_embed_work(request, deadline_s))
+def _embed(encode: Callable[[Embedded, EmbedRequest], Answer]) -> Callable[[Service, Any], Awaitable[Answer]]:
+    async def answer(service: Service, request: EmbedRequest) -> Answer:
+        embedded = await service.embed(request)
         if embedded.vectors.size <= _INLINE_VALUES:
             return encode(embedded, request)
         return await asyncio.to_thread(encode, embedded, request)
 
-    return handle
+    return answer
 
 
-def _rerank(parse: Callable[..., RerankRequest], encode: Callable[[Scored, RerankRequest], Answer]) -> Handler:
-    async def handle(service: Service, body: Any, deadline_s: float | None) -> Answer:
-        request = parse(body, max_items=service.settings.max_batch_items)
-        return encode(await service.rerank(_rerank_work(request, deadline_s)), request)
+def _rerank(encode: Callable[[Scored, RerankRequest], Answer]) -> Callable[[Service, Any], Awaitable[Answer]]:
+    async def answer(service: Service, request: RerankRequest) -> Answer:
+        return encode(await service.rerank(request), request)
 
-    return handle
-
-
-async def _tokenize(service: Service, body: Any, deadline_s: float | None) -> Answer:
-    request = tei.parse_tokenize(body, max_items=service.settings.max_batch_items)
-    return await service.list_tokens(_tokenize_work(request, deadline_s), tei.encode_tokenize)
+    return answer
 
 
-_JINA = _Spoken("jina", _rerank(jina.parse_rerank, jina.encode_rerank))
-_TEI_RERANK = _Spoken("tei", _rerank(tei.parse_rerank, tei.encode_rerank))
+async def _tokenize(service: Service, request: TokenizeRequest) -> Answer:
+    return await service.list_tokens(request, tei.encode_tokenize)
 
 
-def _choose_rerank(body: Any) -> _Spoken:
-    """Tell Jina's rerank from TEI's by the key that holds the documents."""
-    keys = body if isinstance(body, dict) else {}
-    if "documents" in keys and "texts" in keys:
-        raise InputError("given beside documents; send documents (Jina) or texts (TEI)", field="texts")
-    return _TEI_RERANK if "texts" in keys else _JINA
-
-
-def _always(dialect: Dialect, handle: Handler) -> Callable[[Any], _Spoken]:
-    spoken = _Spoken(dialect, handle)
-    return lambda _: spoken
-
-
-_ROUTES: dict[str, Callable[[Any], _Spoken]] = {
-    "/v1/embeddings": _always("openai", _embed(openai.parse_embeddings, openai.encode_embeddings)),
-    "/v1/rerank": _always("cohere", _rerank(cohere.parse_rerank_v1, cohere.encode_rerank_v1)),
-    "/v2/rerank": _always("cohere", _rerank(cohere.parse_rerank_v2, cohere.encode_rerank_v2)),
-    "/rerank": _choose_rerank,
-    "/embed": _always("tei", _embed(tei.parse_embed, tei.encode_embed)),
-    "/tokenize": _always("tei", _tokenize),
+_JINA = _Spoken("jina", cohere_jina.JinaBody, _rerank(cohere_jina.encode_jina))
+_TEI_RERANK = _Spoken("tei", tei.TeiRerankBody, _rerank(tei.encode_rerank))
+_ROUTES: dict[str, _Spoken] = {
+    "/v1/embeddings": _Spoken("openai", openai.EmbeddingsBody, _embed(openai.encode_embeddings)),
+    "/v1/rerank": _Spoken("cohere", cohere_jina.CohereV1Body, _rerank(cohere_jina.encode_cohere_v1)),
+    "/v2/rerank": _Spoken("cohere", cohere_jina.CohereV2Body, _rerank(cohere_jina.encode_cohere_v2)),
+    "/rerank": _JINA,
+    "/embed": _Spoken("tei", tei.EmbedBody, _embed(tei.encode_embed)),
+    "/tokenize": _Spoken("tei", tei.TokenizeBody, _tokenize),
 }
+
+
+def _spoken(path: str, body: Any) -> _Spoken:
+    """Return the dialect of a request; TEI's rerank differs from Jina's by the key that holds the documents."""
+    spoken = _ROUTES[path]
+    if spoken is _JINA and isinstance(body, dict) and "texts" in body:
+        if "documents" in body:
+            raise InputError("given beside documents; send documents (Jina) or texts (TEI)", field="texts")
+        return _TEI_RERANK
+    return spoken
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -99,16 +92,11 @@ def add_routes(app: FastAPI, service: Service) -> None:
     app : FastAPI
     service : Service
     """
-    described = describe_routes(service)
-    for path, choose in _ROUTES.items():
-        app.add_api_route(
-            path, _endpoint(service, path, choose), methods=["POST"], tags=["inference"], **described[path]
-        )
+    for path in _ROUTES:
+        app.add_api_route(path, _endpoint(service, path), methods=["POST"], tags=["inference"], **ROUTES[path])
 
 
-def _endpoint(
-    service: Service, path: str, choose: Callable[[Any], _Spoken]
-) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(service: Service, path: str) -> Callable[[Request], Awaitable[Response]]:
     settings = service.settings
 
     async def endpoint(request: Request) -> Response:
@@ -123,56 +111,16 @@ def _endpoint(
                     timeout_s=settings.client_timeout_s,
                     count=received.add,
                 )
-                spoken = choose(body)
+                spoken = _spoken(path, body)
                 dialect = spoken.dialect
-
-                async def work() -> Response:
-                    answer = await spoken.handle(service, body, deadline_s)
-                    return Response(answer.body, headers=answer.headers, media_type="application/json")
-
-                return await run_while_connected(request, work())
+                asked = parse_body(spoken.body, body, max_items=settings.max_batch_items).request(deadline_s)
+                del body  # the texts are held by what is asked
+                answer = await run_while_connected(request, spoken.answer(service, asked))
+                if answer is None:
+                    return Response(status_code=CLIENT_GONE)
+                return Response(answer.body, headers=answer.headers, media_type="application/json")
         except Exception as error:
             return error_response(error, dialect)
 
     endpoint.__name__ = path.strip("/").replace("/", "_")  # FastAPI names operations after it
     return endpoint
-
-
-def _embed_work(request: EmbedRequest, deadline_s: float | None) -> EmbedWork:
-    return EmbedWork(
-        model=request.model,
-        texts=request.texts,
-        token_ids=request.token_ids,
-        prompt_name=request.prompt_name,
-        prompt_field=request.prompt_field,
-        dimensions=request.dimensions,
-        normalize=request.normalize,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        deadline_s=deadline_s,
-        field=request.field,
-    )
-
-
-def _rerank_work(request: RerankRequest, deadline_s: float | None) -> RerankWork:
-    return RerankWork(
-        model=request.model,
-        pairs=tuple((request.query, document) for document in request.documents),
-        raw_scores=request.raw_scores,
-        truncate=request.truncate,
-        batch_size=request.batch_size,
-        max_document_tokens=request.max_document_tokens,
-        deadline_s=deadline_s,
-        field=request.field,
-    )
-
-
-def _tokenize_work(request: TokenizeRequest, deadline_s: float | None) -> TokenizeWork:
-    return TokenizeWork(
-        model=request.model,
-        texts=request.texts,
-        prompt_name=request.prompt_name,
-        add_special_tokens=request.add_special_tokens,
-        deadline_s=deadline_s,
-        field=request.field,
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from array import array
 
 __all__ = ["Rate"]
 
@@ -23,28 +22,26 @@ class Rate:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._n_running = 0
-        # Since when something runs, tokens, seconds: changed in place, see samevec.server.telemetry.tallies.
-        self._numbers = array("d", (0.0, 0.0, 0.0))
+        self._since_s = self._tokens = self._seconds = 0.0  # since when something runs
 
     @property
     def tokens_per_s(self) -> float:
         """The rate; 0 before the first run has ended."""
-        _, tokens, seconds = self._numbers
-        return tokens / max(seconds, 1e-6) if tokens else 0.0
+        with self._lock:
+            return self._tokens / max(self._seconds, 1e-6) if self._tokens else 0.0
 
     def start(self, now_s: float) -> None:
         """Note that a run begins."""
         with self._lock:
             if self._n_running == 0:
-                self._numbers[0] = now_s
+                self._since_s = now_s
             self._n_running += 1
 
     def finish(self, n_tokens: int, now_s: float) -> None:
         """Note that a run has ended; with 0 tokens, one that gave nothing, and its seconds do not count."""
         with self._lock:
             self._n_running -= 1
-            since_s, tokens, seconds = self._numbers
             if n_tokens:
-                self._numbers[1] = _KEPT * tokens + n_tokens
-                self._numbers[2] = _KEPT * seconds + (now_s - since_s)
-            self._numbers[0] = now_s
+                self._tokens = _KEPT * self._tokens + n_tokens
+                self._seconds = _KEPT * self._seconds + (now_s - self._since_s)
+            self._since_s = now_s

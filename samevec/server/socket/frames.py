@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from samevec.errors import EmptyInputError, InputError
-from samevec.server.http.dialects.fields import PROMPT_NAMES, Fields, json_kind, limit_items, read_texts
+from pydantic import Field
+
+from samevec.server.http.dialects.models import BatchSize, Count, Items, PromptName, Strict, parse_body
+from samevec.server.requests import EmbedRequest, RerankRequest
+from samevec.server.socket.truememory import resolve_reranker, resolve_tier
+
+if TYPE_CHECKING:
+    from samevec.server.service import Service
 
 __all__ = ["EmbedFrame", "PingFrame", "RerankFrame", "parse_frame"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PingFrame:
+class _Frame(Strict):
+    op: Annotated[Literal["ping", "embed", "rerank"], Field(exclude=True)]
+    protocol: Annotated[Literal[1] | None, Field(exclude=True)] = None
+    # Wall-clock time in seconds, as TrueMemory's client sends it.
+    deadline: Annotated[float | None, Field(exclude=True, allow_inf_nan=False)] = None
+
+    def _options(self, service: Service) -> dict[str, Any]:
+        """Return what was sent, and the deadline in the service's clock."""
+        left_s = None if self.deadline is None else self.deadline - time.time()
+        deadline_s = None if left_s is None else service.clock() + left_s
+        return {**self.model_dump(exclude_none=True), "deadline_s": deadline_s}
+
+
+class PingFrame(_Frame):
     """Socket operation ``ping``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EmbedFrame:
-    """Socket operation ``embed``; `deadline_epoch_s` is wall-clock time, as TrueMemory's client sends it."""
+class EmbedFrame(_Frame):
+    """Socket operation ``embed``."""
 
-    texts: tuple[str, ...]
-    tier: str
-    dimensions: int | None
-    prompt_name: str | None
-    batch_size: int | None
-    deadline_epoch_s: float | None
+    tier: Annotated[str | None, Field(exclude=True)] = None
+    dimensions: Count | None = None
+    prompt_name: PromptName = None
+    batch_size: BatchSize = None
+    texts: Annotated[Items[str], Field(exclude=True)]
+
+    def request(self, service: Service) -> EmbedRequest:
+        """Return what is asked of the embedder that the tier means."""
+        target = resolve_tier(self.tier or "", service.embedders())
+        options = {"dimensions": target.dimensions, **self._options(service)}
+        return EmbedRequest(**options, model=target.model, texts=tuple(self.texts), renormalize=False, field="texts")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RerankFrame:
+class RerankFrame(_Frame):
     """Socket operation ``rerank``."""
 
-    pairs: tuple[tuple[str, str], ...]
-    model_name: str | None
-    batch_size: int | None
-    deadline_epoch_s: float | None
+    model_name: Annotated[str | None, Field(exclude=True)] = None
+    batch_size: BatchSize = None
+    pairs: Annotated[Items[Annotated[tuple[str, str], Field(strict=False)]], Field(exclude=True)]
+
+    def request(self, service: Service) -> RerankRequest:
+        """Return what is asked of the reranker."""
+        model = resolve_reranker(self.model_name, service.rerankers())
+        return RerankRequest(**self._options(service), model=model, pairs=tuple(self.pairs), field="pairs")
+
+
+_OPERATIONS: dict[object, type[PingFrame | EmbedFrame | RerankFrame]] = {"embed": EmbedFrame, "rerank": RerankFrame}
 
 
 def parse_frame(body: object, *, max_items: int) -> PingFrame | EmbedFrame | RerankFrame:
@@ -47,62 +76,11 @@ def parse_frame(body: object, *, max_items: int) -> PingFrame | EmbedFrame | Rer
     max_items : int
         Items of one request.
 
-    Returns
-    -------
-    PingFrame, EmbedFrame or RerankFrame
-
     Raises
     ------
     InputError
-        As :func:`samevec.server.http.dialects.openai.parse_embeddings`; also an unknown ``op`` or another ``protocol``.
+        See :func:`samevec.server.http.dialects.models.parse_body`.
     """
-    fields = Fields(body)
-    op = fields.choice("op", ("ping", "embed", "rerank"), None)
-    if op is None:
-        raise InputError("missing; it must be one of: ping, embed, rerank", field="op")
-    protocol = fields.count("protocol")
-    if protocol not in (None, 1):
-        raise InputError(f"{protocol} is not spoken here, only 1", field="protocol")
-    deadline = fields.seconds("deadline")
-    if op == "ping":
-        fields.refuse_rest()
-        return PingFrame()
-    if op == "embed":
-        return _embed_frame(fields, deadline, max_items)
-    return _rerank_frame(fields, deadline, max_items)
-
-
-def _embed_frame(fields: Fields, deadline: float | None, max_items: int) -> EmbedFrame:
-    tier = fields.text("tier", "") or ""
-    dimensions, batch_size = fields.count("dimensions"), fields.count("batch_size")
-    prompt_name = fields.choice("prompt_name", PROMPT_NAMES, None)
-    texts = fields.require("texts")
-    fields.refuse_rest()
-    return EmbedFrame(
-        texts=read_texts(texts, field="texts", limit=max_items),
-        tier=tier,
-        dimensions=dimensions,
-        prompt_name=prompt_name,
-        batch_size=batch_size,
-        deadline_epoch_s=deadline,
-    )
-
-
-def _rerank_frame(fields: Fields, deadline: float | None, max_items: int) -> RerankFrame:
-    model_name, batch_size = fields.text("model_name", None), fields.count("batch_size")
-    pairs = fields.require("pairs")
-    fields.refuse_rest()
-    if not isinstance(pairs, list):
-        raise InputError(f"{json_kind(pairs)} given, a list is needed", field="pairs")
-    if not pairs:
-        raise EmptyInputError("empty list, at least one item is needed", field="pairs")
-    limit_items(len(pairs), max_items, field="pairs")
-    for i, pair in enumerate(pairs):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(side, str) for side in pair):
-            raise InputError("a list of two strings is needed, query and document", field="pairs", index=i)
-    return RerankFrame(
-        pairs=tuple((query, document) for query, document in pairs),
-        model_name=model_name,
-        batch_size=batch_size,
-        deadline_epoch_s=deadline,
-    )
+    op = body.get("op") if isinstance(body, dict) else None
+    model = _OPERATIONS.get(op, PingFrame) if isinstance(op, str) else PingFrame
+    return parse_body(model, body, max_items=max_items)

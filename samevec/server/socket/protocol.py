@@ -7,7 +7,6 @@ import contextlib
 import logging
 import select
 import struct
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,7 @@ from samevec.errors import OverloadedError, SamevecError
 from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
 from samevec.server.http.answers import encode_array
-from samevec.server.service import EmbedWork, RerankWork
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
-from samevec.server.socket.truememory import resolve_reranker, resolve_tier
 from samevec.server.telemetry.records import CLIENT_GONE, RequestAccount, observed
 
 if TYPE_CHECKING:
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.server.queue.admission import Received
+    from samevec.server.requests import EmbedRequest, RerankRequest
     from samevec.server.service import Service
 
 __all__ = ["MAX_FRAME_BYTES", "PROTOCOL_VERSION", "FrameServer", "array_record"]
@@ -193,44 +191,21 @@ class FrameServer:
     async def _compute(self, body: Any, writer: asyncio.StreamWriter, account: RequestAccount) -> dict[str, Any] | None:
         if isinstance(body, OverloadedError):
             raise body
-        request = parse_frame(body, max_items=self._service.settings.max_batch_items)
-        account.route = _ROUTES[type(request)]
-        if isinstance(request, PingFrame):
+        frame = parse_frame(body, max_items=self._service.settings.max_batch_items)
+        account.route = _ROUTES[type(frame)]
+        if isinstance(frame, PingFrame):
             return {"ok": True}
-        work = self._embed(request) if isinstance(request, EmbedFrame) else self._rerank(request)
-        return await _unless_hung_up(writer, work)
+        if isinstance(frame, EmbedFrame):
+            return await _unless_hung_up(writer, self._embed(frame.request(self._service)))
+        return await _unless_hung_up(writer, self._rerank(frame.request(self._service)))
 
-    async def _embed(self, request: EmbedFrame) -> dict[str, Any]:
-        target = resolve_tier(request.tier, self._service.embedders())
-        embedded = await self._service.embed(
-            EmbedWork(
-                model=target.model,
-                texts=request.texts,
-                prompt_name=request.prompt_name,
-                dimensions=request.dimensions or target.dimensions,
-                renormalize=False,
-                batch_size=request.batch_size,
-                deadline_s=self._deadline(request.deadline_epoch_s),
-                field="texts",
-            )
-        )
+    async def _embed(self, request: EmbedRequest) -> dict[str, Any]:
+        embedded = await self._service.embed(request)
         return {"ok": True, "vectors": array_record(embedded.vectors)}
 
-    async def _rerank(self, request: RerankFrame) -> dict[str, Any]:
-        scored = await self._service.rerank(
-            RerankWork(
-                model=resolve_reranker(request.model_name, self._service.rerankers()),
-                pairs=request.pairs,
-                batch_size=request.batch_size,
-                deadline_s=self._deadline(request.deadline_epoch_s),
-                field="pairs",
-            )
-        )
+    async def _rerank(self, request: RerankRequest) -> dict[str, Any]:
+        scored = await self._service.rerank(request)
         return {"ok": True, "scores": array_record(scored.scores)}
-
-    def _deadline(self, epoch_s: float | None) -> float | None:
-        """Translate wall-clock time, which the client shares, into the service's clock."""
-        return None if epoch_s is None else self._service.clock() + (epoch_s - time.time())
 
 
 async def _read_frame(first: bytes, reader: asyncio.StreamReader, received: Received) -> bytearray:

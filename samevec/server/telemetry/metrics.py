@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
-
-from samevec.server.telemetry.tallies import CounterTally, HistogramTally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
     from samevec.server.telemetry.records import BatchAccount, RequestAccount
 
 __all__ = ["METRICS_MEDIA_TYPE", "RECEIPT_STATES", "Metrics", "receipt_age_s"]
+
+# The time at which a series began would double the number of series.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 RECEIPT_STATES = ("passed", "failed", "stale", "missing", "reference")
@@ -71,52 +73,43 @@ class Metrics:
     ) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Present(facts, memory, now))
-        self._counts = _Counts()
-        self._registry.register(self._counts)
+        self._counts = _Counts(self._registry)
 
     def request_ended(self, account: RequestAccount) -> None:
         """Count a request."""
         counts, model = self._counts, account.model
-        counts.requests.add(1, account.route, str(account.status))
-        counts.request_s.observe(account.seconds, account.route)
+        counts.requests.labels(account.route, str(account.status)).inc()
+        counts.request_s.labels(account.route).observe(account.seconds)
         if account.error is not None:
-            counts.errors.add(1, account.error)
+            counts.errors.labels(account.error).inc()
         if model is None:
             return
         for phase in account.phases:
-            counts.phases[phase.name].observe(phase.seconds, model)
+            counts.phases[phase.name].labels(model).observe(phase.seconds)
         if account.error is None:
-            counts.items.add(account.items, model)
-            counts.tokens.add(account.tokens, model)
-            counts.cut_items.add(account.cut_items, model)
-            counts.cut_tokens.add(account.cut_tokens, model)
+            counts.items.labels(model).inc(account.items)
+            counts.tokens.labels(model).inc(account.tokens)
+            counts.cut_items.labels(model).inc(account.cut_items)
+            counts.cut_tokens.labels(model).inc(account.cut_tokens)
 
     def batch_ended(self, account: BatchAccount) -> None:
         """Count a microbatch."""
         counts, model = self._counts, account.model
-        counts.batch_s.observe(account.seconds, model)
-        counts.batch_rows.observe(account.rows, model)
-        counts.useful.add(account.useful_tokens, model)
-        counts.padded.add(account.padded_tokens, model)
-
-    def requests_by_status(self) -> dict[str, int]:
-        """Return how many requests had each status, over all routes."""
-        return self._counts.requests.totals("status")
-
-    def errors_by_kind(self) -> dict[str, int]:
-        """Return how many requests ended in each kind of error."""
-        return self._counts.errors.totals("kind")
+        counts.batch_s.labels(model).observe(account.seconds)
+        counts.batch_rows.labels(model).observe(account.rows)
+        counts.useful.labels(model).inc(account.useful_tokens)
+        counts.padded.labels(model).inc(account.padded_tokens)
 
     def render(self) -> bytes:
         """Return everything in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
-class _Counts(Collector):
+class _Counts:
     """What is counted as it happens."""
 
-    def __init__(self) -> None:
-        self._all: list[CounterTally | HistogramTally] = []
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
         self.requests = self._counter("requests", "Requests answered.", "route", "status")
         self.errors = self._counter("errors", "Requests that ended in an error.", "kind")
         self.items = self._counter("items", "Texts and pairs of requests that were answered.", "model")
@@ -135,20 +128,11 @@ class _Counts(Collector):
         self.useful = self._counter("useful_tokens", "Tokens of the rows of microbatches.", "model")
         self.padded = self._counter("padded_tokens", "The same with padding: what was computed.", "model")
 
-    def _counter(self, name: str, words: str, *labels: str) -> CounterTally:
-        tally = CounterTally(f"samevec_{name}", words, *labels)
-        self._all.append(tally)
-        return tally
+    def _counter(self, name: str, words: str, *labels: str) -> Counter:
+        return Counter(f"samevec_{name}", words, labels, registry=self._registry)
 
-    def _histogram(self, name: str, words: str, label: str, bounds: Sequence[float] = _SECONDS) -> HistogramTally:
-        tally = HistogramTally(f"samevec_{name}", words, label, bounds)
-        self._all.append(tally)
-        return tally
-
-    def collect(self) -> Iterator[Metric]:
-        """Give every family."""
-        for tally in self._all:
-            yield tally.family()
+    def _histogram(self, name: str, words: str, label: str, bounds: Sequence[float] = _SECONDS) -> Histogram:
+        return Histogram(f"samevec_{name}", words, (label,), buckets=bounds, registry=self._registry)
 
 
 class _Present(Collector):

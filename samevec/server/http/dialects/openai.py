@@ -2,74 +2,100 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
+from pydantic import Field
 
 from samevec.errors import InputError
 from samevec.server.http.answers import digest_headers, encode_array, truncation_headers, truncation_record
-from samevec.server.http.dialects.fields import PROMPT_NAMES, Fields, read_inputs
-from samevec.server.http.dialects.records import Answer, EmbedRequest
+from samevec.server.http.dialects.models import (
+    Answer,
+    BatchSize,
+    Count,
+    Inputs,
+    PromptName,
+    RequestBody,
+    Strict,
+    Truncate,
+    input_rows,
+)
+from samevec.server.requests import EmbedRequest
 
 if TYPE_CHECKING:
     from samevec.server.service import Embedded
 
-__all__ = ["encode_embeddings", "parse_embeddings"]
+__all__ = ["EmbeddingsAnswer", "EmbeddingsBody", "Truncated", "Usage", "encode_embeddings"]
 
 
-def parse_embeddings(body: object, *, max_items: int) -> EmbedRequest:
-    """Read the body of ``POST /v1/embeddings``.
+class EmbeddingsBody(RequestBody):
+    """The body of ``POST /v1/embeddings``."""
 
-    Parameters
-    ----------
-    body : object
-        Parsed JSON.
-    max_items : int
-        Items of one request.
+    dimensions: Annotated[
+        Count | None, Field(description="Length of the vector; cut, then scaled to unit length again.")
+    ] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None, Field(description="base64 is little-endian float32.")
+    ] = "float"
+    user: Annotated[str | None, Field(exclude=True, description="Read and ignored.")] = None
+    prompt_name: PromptName = None
+    input_type: Annotated[
+        Literal["query", "document"] | None,
+        Field(exclude=True, description="Another name of prompt_name; both must agree where both are given."),
+    ] = None
+    truncate: Truncate = True
+    batch_size: BatchSize = None
+    input: Annotated[Inputs, Field(exclude=True)]
 
-    Returns
-    -------
-    EmbedRequest
+    def request(self, deadline_s: float | None = None) -> EmbedRequest:
+        """Return what is asked for.
 
-    Raises
-    ------
-    InputError
-        A value has the wrong type or range, or a key is unknown; names the key, and the item in lists.
-    EmptyInputError, BatchTooLargeError
-        No items, or more than `max_items`.
-    """
-    fields = Fields(body)
-    model = fields.text("model", None)
-    dimensions, batch_size = fields.count("dimensions"), fields.count("batch_size")
-    encoding_format = fields.choice("encoding_format", ("float", "base64"), "float")
-    fields.text("user", None)  # OpenAI's label for the end user: read, checked, and of no use here
-    truncate = fields.boolean("truncate", default=True)
-    prompt_name, prompt_field = _prompt(fields)
-    given = fields.require("input")
-    fields.refuse_rest()
-    texts, token_ids = read_inputs(given, field="input", limit=max_items)
-    return EmbedRequest(
-        model=model,
-        texts=texts,
-        token_ids=token_ids,
-        dimensions=dimensions,
-        encoding_format="base64" if encoding_format == "base64" else "float",
-        prompt_name=prompt_name,
-        prompt_field=prompt_field,
-        truncate=truncate,
-        batch_size=batch_size,
-    )
+        Raises
+        ------
+        InputError
+            The two names of the prompt contradict each other.
+        """
+        options, alias = self.options(), self.input_type
+        if alias is not None:
+            if self.prompt_name not in (None, alias):
+                message = f"{alias!r} contradicts prompt_name {self.prompt_name!r}; send one of them"
+                raise InputError(message, field="input_type")
+            options |= {"prompt_name": alias, "prompt_field": "input_type"}
+        return EmbedRequest(**options, **input_rows(self.input), deadline_s=deadline_s)
 
 
-def _prompt(fields: Fields) -> tuple[str | None, str]:
-    """Return the prompt's name and the key it came under; both keys may stand if they agree."""
-    chosen, chosen_field = fields.choice("prompt_name", PROMPT_NAMES, None), "prompt_name"
-    alias = fields.choice("input_type", PROMPT_NAMES, None)
-    if alias is not None:
-        if chosen not in (None, alias):
-            raise InputError(f"{alias!r} contradicts prompt_name {chosen!r}; send one of them", field="input_type")
-        chosen, chosen_field = alias, "input_type"
-    return chosen, chosen_field
+class Usage(Strict):
+    """Tokens as the model sees them: prompt and special tokens included, padding never."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class _Cut(Strict):
+    index: int
+    cut_tokens: int
+
+
+class Truncated(Strict):
+    """Which items were cut; not there when none was."""
+
+    truncated: list[_Cut]
+
+
+class _Embedding(Strict):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingsAnswer(Strict):
+    """The answer of ``POST /v1/embeddings``."""
+
+    object: Literal["list"]
+    data: list[_Embedding]
+    model: str
+    usage: Usage
+    samevec: Truncated | None = None
 
 
 def encode_embeddings(embedded: Embedded, request: EmbedRequest) -> Answer:

@@ -8,15 +8,27 @@ and ``router/src/lib.rs`` (info, error types).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
+from pydantic import Discriminator, Field, Tag
 
-from samevec.errors import InputError
 from samevec.runtime.embedder import Embedder
 from samevec.server.http.answers import digest_headers, ranked_results, truncation_headers
-from samevec.server.http.dialects.fields import PROMPT_NAMES, Fields, read_inputs, read_texts
-from samevec.server.http.dialects.records import Answer, EmbedRequest, RerankRequest, TokenizeRequest
+from samevec.server.http.dialects.models import (
+    Answer,
+    BatchSize,
+    Count,
+    Inputs,
+    Items,
+    PromptName,
+    RawScores,
+    RequestBody,
+    Strict,
+    Truncate,
+    input_rows,
+)
+from samevec.server.requests import EmbedRequest, RerankRequest, TokenizeRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,96 +39,96 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TOKENS_HEADER",
+    "EmbedBody",
+    "RankAnswer",
+    "TeiRerankBody",
+    "TokenAnswer",
+    "TokenizeBody",
     "encode_embed",
     "encode_rerank",
     "encode_tokenize",
     "info_fields",
-    "parse_embed",
-    "parse_rerank",
-    "parse_tokenize",
 ]
 
 #: TEI's own header for the tokens of a request.
 TOKENS_HEADER = "x-compute-tokens"
 
-
-def parse_embed(body: object, *, max_items: int) -> EmbedRequest:
-    """Read the body of ``POST /embed``.
-
-    Parameters
-    ----------
-    body : object
-        Parsed JSON.
-    max_items : int
-        Items of one request.
-
-    Returns
-    -------
-    EmbedRequest
-
-    Raises
-    ------
-    InputError, EmptyInputError, BatchTooLargeError
-        As :func:`samevec.server.http.dialects.openai.parse_embeddings`.
-    """
-    fields = Fields(body)
-    model, batch_size = fields.text("model", None), fields.count("batch_size")
-    dimensions, prompt_name = fields.count("dimensions"), fields.choice("prompt_name", PROMPT_NAMES, None)
-    normalize = fields.boolean("normalize", default=True)
-    truncate = _truncation(fields)
-    given = fields.require("inputs")
-    fields.refuse_rest()
-    texts, token_ids = read_inputs(given, field="inputs", limit=max_items)
-    return EmbedRequest(
-        model=model,
-        texts=texts,
-        token_ids=token_ids,
-        dimensions=dimensions,
-        prompt_name=prompt_name,
-        normalize=normalize,
-        truncate=truncate,
-        batch_size=batch_size,
-        field="inputs",
-    )
+# The side that is cut must be the one that leaves the terminal token where pooling reads it.
+_Side = Annotated[
+    Literal["Right", "right"] | None,
+    Field(exclude=True, description="Which side is cut. Left would cut off the start; it is refused."),
+]
 
 
-def parse_rerank(body: object, *, max_items: int) -> RerankRequest:
-    """Read the body of ``POST /rerank`` when it has ``texts``, see :func:`parse_embed`."""
-    fields = Fields(body)
-    model, batch_size = fields.text("model", None), fields.count("batch_size")
-    raw_scores, return_text = fields.boolean("raw_scores", default=False), fields.boolean("return_text", default=False)
-    truncate = _truncation(fields)
-    query, texts = fields.require_text("query"), fields.require("texts")
-    fields.refuse_rest()
-    return RerankRequest(
-        model=model,
-        query=query,
-        documents=read_texts(texts, field="texts", limit=max_items),
-        return_documents=return_text,
-        raw_scores=raw_scores,
-        truncate=truncate,
-        batch_size=batch_size,
-        field="texts",
-    )
+class EmbedBody(RequestBody):
+    """The body of ``POST /embed``."""
+
+    normalize: Annotated[bool | None, Field(description="Give vectors of unit length.")] = True
+    truncate: Truncate = True
+    truncation_direction: _Side = None
+    prompt_name: PromptName = None
+    dimensions: Annotated[
+        Count | None, Field(description="Length of the vector; cut, then scaled to unit length again.")
+    ] = None
+    batch_size: BatchSize = None
+    inputs: Annotated[Inputs, Field(exclude=True)]
+
+    def request(self, deadline_s: float | None = None) -> EmbedRequest:
+        """Return what is asked for."""
+        return EmbedRequest(**self.options(), **input_rows(self.inputs), deadline_s=deadline_s, field="inputs")
 
 
-def parse_tokenize(body: object, *, max_items: int) -> TokenizeRequest:
-    """Read the body of ``POST /tokenize``, see :func:`parse_embed`."""
-    fields = Fields(body)
-    model, prompt_name = fields.text("model", None), fields.choice("prompt_name", PROMPT_NAMES, None)
-    add_special_tokens = fields.boolean("add_special_tokens", default=True)
-    given = fields.require("inputs")
-    fields.refuse_rest()
-    texts = (given,) if isinstance(given, str) else read_texts(given, field="inputs", limit=max_items)
-    return TokenizeRequest(model=model, texts=texts, add_special_tokens=add_special_tokens, prompt_name=prompt_name)
+class TeiRerankBody(RequestBody):
+    """The body of ``POST /rerank`` when it has texts."""
+
+    raw_scores: RawScores = False
+    return_documents: Annotated[bool | None, Field(alias="return_text", description="Give each text back.")] = False
+    truncate: Truncate = True
+    truncation_direction: _Side = None
+    batch_size: BatchSize = None
+    query: Annotated[str, Field(exclude=True)]
+    texts: Annotated[Items[str], Field(exclude=True)]
+
+    def request(self, deadline_s: float | None = None) -> RerankRequest:
+        """Return what is asked for."""
+        pairs = tuple((self.query, text) for text in self.texts)
+        return RerankRequest(**self.options(), pairs=pairs, deadline_s=deadline_s, field="texts")
 
 
-def _truncation(fields: Fields) -> bool:
-    """Return whether to cut; the side must be the one that leaves the terminal token where pooling reads it."""
-    side = fields.text("truncation_direction", None)
-    if side is not None and side.lower() != "right":
-        raise InputError(f"{side!r} given, only Right is possible", field="truncation_direction")
-    return fields.boolean("truncate", default=True)
+class TokenizeBody(RequestBody):
+    """The body of ``POST /tokenize``."""
+
+    model: Annotated[str | None, Field(description="Whose tokenizer; the first served model's when left out.")] = None
+    add_special_tokens: Annotated[bool | None, Field(description="List the special tokens too.")] = True
+    prompt_name: PromptName = None
+    inputs: Annotated[
+        Annotated[str, Tag("<text>")] | Annotated[Items[str], Tag("<texts>")],
+        Discriminator(lambda value: "<text>" if isinstance(value, str) else "<texts>"),
+        Field(exclude=True),
+    ]
+
+    def request(self, deadline_s: float | None = None) -> TokenizeRequest:
+        """Return what is asked for."""
+        texts = (self.inputs,) if isinstance(self.inputs, str) else tuple(self.inputs)
+        return TokenizeRequest(**self.options(), texts=texts, deadline_s=deadline_s)
+
+
+class RankAnswer(Strict):
+    """One rank."""
+
+    index: Annotated[int, Field(description="Position of the text in the request.")]
+    score: float
+    text: str | None = None
+
+
+class TokenAnswer(Strict):
+    """One token; special ones have no position."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
 
 
 def encode_embed(embedded: Embedded, _: EmbedRequest) -> Answer:
