@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench native wheels emulators releases clean
+.PHONY: help check demo test lint format bench native wheels emulators releases clean
 
 help:
 	@echo "make demo    export, prove and serve the built-in toy pair"
+	@echo "make check   lint, and the tests without torch and processes"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff, ruff format and mypy --strict"
 	@echo "make format  rewrite files as ruff formats them"
@@ -30,6 +31,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint
+	$(BIN)/python -m pytest --quiet -m "not model and not server" tests/unit tests/contract tests/property
 
 lint: $(STAMP)
 	$(BIN)/ruff check
