@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from samevec.runtime.collate import padded_length
 from samevec.server.queue.microbatch import public_words, run_batch
-from samevec.server.telemetry.records import BatchAccount
+from samevec.server.telemetry.records import BatchRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from samevec.server.queue.work_queue import Batch, Turn, WorkQueue
     from samevec.server.telemetry.records import Observer
 
-__all__ = ["Crew"]
+__all__ = ["WorkerThreads"]
 
 _log = logging.getLogger(__name__)
 
 
-class Crew:
+class WorkerThreads:
     """Threads over one queue. When one dies the queue is closed, and the others end with it.
 
     Parameters
@@ -106,7 +106,7 @@ class Crew:
                 thread.join(None if end_s is None else max(0.0, end_s - time.monotonic()))
 
     def die(self, why: str) -> None:
-        """Close the queue: nothing more is computed by this crew."""
+        """Close the queue: these threads compute nothing more."""
         self.queue.close(f"{self._name}: its worker died ({why}); {self.advice}")
 
     def _main(self, turn: Turn) -> None:
@@ -132,7 +132,7 @@ class Crew:
         if ran:
             longest = padded_length(max(row.n_tokens for row in batch.rows), self._pad_to_multiple)
             self._observer.batch_ended(
-                BatchAccount(
+                BatchRecord(
                     model=self._name,
                     rows=len(batch.rows),
                     useful_tokens=useful_tokens,

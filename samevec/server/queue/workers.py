@@ -1,9 +1,9 @@
 """One model's worker: takes requests' rows, and sees to it that threads are there to compute them.
 
-A crew of threads shares one queue. Each time a thread is free it takes a microbatch of a plan over everything that is
-queued, so that rows of equal length meet whichever request they came with; what arrives meanwhile is in the next plan.
-A thread that dies takes its crew with it: whoever waits is told, and one fresh crew follows once the model has computed
-its canary. A second death stays.
+The threads share one queue. Each time a thread is free it takes a microbatch of a plan over everything that is queued,
+so that rows of equal length meet whichever request they came with; what arrives meanwhile is in the next plan. When a
+thread dies all of them end: waiting requests fail, and fresh threads follow once the model has computed its canary. A
+second death stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from samevec.server.queue.jobs import Job
 from samevec.server.queue.microbatch import compute_canary, public_words
 from samevec.server.queue.rate import Rate
 from samevec.server.queue.work_queue import WorkQueue
-from samevec.server.queue.worker_threads import Crew
+from samevec.server.queue.worker_threads import WorkerThreads
 from samevec.server.telemetry.records import Observers
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from samevec.server.queue.microbatch import GuardedEngine
     from samevec.server.telemetry.records import Observer
 
-__all__ = ["Worker"]
+__all__ = ["ModelWorker"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _WATCH_S = 1.0
 _RESTARTING, _GIVEN_UP = "it is being restarted", "restart the server"
 
 
-class Worker:
+class ModelWorker:
     """One model's queue and its threads.
 
     Parameters
@@ -60,7 +60,7 @@ class Worker:
     watch_s : float
         Longest time in which a lost thread goes unnoticed.
     observer : Observer
-        Is told of microbatches; nobody when not given.
+        Of microbatches; none when not given.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class Worker:
         self._started = threading.Event()
         self._final_failure: str | None = None
         self.n_restarts = 0
-        self._crew = self._new_crew(_RESTARTING)
+        self._threads = self._new_threads(_RESTARTING)
         self._supervisor = threading.Thread(target=self._supervise, name=f"samevec-{name}-supervisor", daemon=True)
 
     @property
     def failure(self) -> str | None:
         """Why nothing is computed now; None while all is well."""
-        return self._final_failure or self._crew.queue.refusal
+        return self._final_failure or self._threads.queue.refusal
 
     @property
     def tokens_per_s(self) -> float:
@@ -108,12 +108,12 @@ class Worker:
     @property
     def is_running(self) -> bool:
         """Whether threads exist, perhaps held up in a run."""
-        return self._supervisor.is_alive() or self._crew.is_running
+        return self._supervisor.is_alive() or self._threads.is_running
 
     @property
     def is_alive(self) -> bool:
         """Whether rows handed in now will be computed."""
-        return self._started.is_set() and self._final_failure is None and self._crew.is_whole
+        return self._started.is_set() and self._final_failure is None and self._threads.is_whole
 
     def start(self) -> None:
         """Compute the canary in a thread, then start the others."""
@@ -133,7 +133,7 @@ class Worker:
             raise NotReadyError(self.failure)
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
-        """End the threads after the microbatches that run now; whoever still waits then gets NotReadyError.
+        """End the threads after the microbatches that run now; requests that still wait then get NotReadyError.
 
         Parameters
         ----------
@@ -142,11 +142,11 @@ class Worker:
         """
         with self._lock:
             self._stopping = True
-            crew = self._crew
+            threads = self._threads
         reason = f"{self._name}: shutting down"
-        crew.queue.refuse(reason)
-        crew.join(timeout_s)
-        crew.queue.close(reason)
+        threads.queue.refuse(reason)
+        threads.join(timeout_s)
+        threads.queue.close(reason)
         if self._supervisor.is_alive():
             self._supervisor.join(timeout_s)
 
@@ -177,7 +177,7 @@ class Worker:
         Returns
         -------
         concurrent.futures.Future of ndarray of float32, shape (n_rows, width)
-            Row i belongs to row i. Cancelling it drops what has not run, and ends a run that nobody else wants.
+            Row i belongs to row i. Cancelling it drops what has not run, and ends a run that no other request wants.
 
         Raises
         ------
@@ -188,16 +188,16 @@ class Worker:
             raise NotReadyError(self._final_failure)
         job = Job.of(rows, batch_size=batch_size, deadline_s=deadline_s, item_field=field)
         job.on_start = on_start
-        self._crew.queue.add(job)
+        self._threads.queue.add(job)
         return job.future
 
-    def _new_crew(self, advice: str) -> Crew:
+    def _new_threads(self, advice: str) -> WorkerThreads:
         queue = WorkQueue(
             self._limits,
             cap=self._engine.limit.cap,
             clock=self._clock,
         )
-        return Crew(
+        return WorkerThreads(
             self._name,
             self._engine,
             queue,
@@ -213,28 +213,28 @@ class Worker:
 
     def _supervise(self) -> None:
         try:
-            if self._live(self._crew) and not self._stopping:
-                _log.warning("%s", self._crew.queue.refusal)
-                self._crew.join()  # a run that is still held up must not meet another in the same session
+            if self._live(self._threads) and not self._stopping:
+                _log.warning("%s", self._threads.queue.refusal)
+                self._threads.join()  # a run that is still held up must not meet another in the same session
                 self.n_restarts += 1
-                self._live(self._new_crew(_GIVEN_UP))
+                self._live(self._new_threads(_GIVEN_UP))
         finally:
             self._started.set()
 
-    def _live(self, crew: Crew) -> bool:
-        """Compute the canary and let the crew work until it dies or is stopped; False when it never began."""
+    def _live(self, threads: WorkerThreads) -> bool:
+        """Compute the canary and let the threads work until one dies or all are stopped; False if none began."""
         try:
             compute_canary(self._engine, self._canary)
         except BaseException as error:
             _log.exception("%s: the canary could not be computed", self._name)
             self._final_failure = f"{self._name}: its worker died ({public_words(error)}); {_GIVEN_UP}"
-            crew.queue.close(self._final_failure)
+            threads.queue.close(self._final_failure)
             return False
         with self._lock:
             if self._stopping:
                 return False
-            self._crew = crew
-            crew.start()
+            self._threads = threads
+            threads.start()
         self._started.set()
-        crew.watch(self._watch_s)
+        threads.watch(self._watch_s)
         return True
