@@ -20,12 +20,12 @@ from samevec.runtime.reranker import Reranker
 from samevec.server.error_map import UnknownModelError
 from samevec.server.http.tokens import list_tokens
 from samevec.server.idle import IdleModels
-from samevec.server.names import find_served
 from samevec.server.queue.admission import Admission
-from samevec.server.queue.lanes import QueueLimits
+from samevec.server.queue.work_queue import QueueLimits
 from samevec.server.queue.workers import ModelWorker
 from samevec.server.reprobe import Reprobing
 from samevec.server.requests import EmbedRequest, RerankRequest
+from samevec.server.settings import find_served
 from samevec.server.telemetry.records import Observers, Phase, current_record
 
 if TYPE_CHECKING:

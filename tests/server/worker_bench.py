@@ -16,7 +16,7 @@ from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.fake import FakeSession
-from samevec.server.queue.lanes import QueueLimits
+from samevec.server.queue.work_queue import QueueLimits
 from samevec.server.queue.workers import ModelWorker
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from samevec._version import __version__
 from samevec.machine import process_memory_bytes
 from samevec.server.error_map import UnauthorizedError, path_dialect, refusal_body
 from samevec.server.http import openapi
-from samevec.server.http.answers import DIGEST_HEADER, TRUNCATED_HEADER
-from samevec.server.http.bodies import TIMEOUT_HEADER, error_response, json_response
+from samevec.server.http.bodies import DIGEST_HEADER, TIMEOUT_HEADER, TRUNCATED_HEADER, error_response, json_response
 from samevec.server.http.dialects.tei import info_fields
 from samevec.server.http.middleware import REQUEST_ID_HEADER, RequestContextMiddleware
 from samevec.server.http.routes import add_routes

@@ -15,7 +15,7 @@ import orjson
 from samevec.errors import OverloadedError, SamevecError
 from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
-from samevec.server.http.answers import encode_array
+from samevec.server.http.bodies import encode_array
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.telemetry.records import CLIENT_GONE, RequestRecord, observed
 
