@@ -123,7 +123,7 @@ def _directory_room(directory: Path) -> int | None:
         try:
             limit = int((directory / limit_name).read_text())
             used = int((directory / usage_name).read_text())
-            pages = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+            pages = dict(map(str.split, (directory / "memory.stat").read_text().splitlines()))
             dropped_first = [
                 pages.get(prefix + name, 0) for name in ("inactive_file", "active_file", "slab_reclaimable")
             ]

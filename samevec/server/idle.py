@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from samevec.errors import SamevecError
-from samevec.server.telemetry.records import Phase, current_account
+from samevec.server.telemetry.records import Phase, current_record
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -68,7 +68,7 @@ class IdleModels:
             if not self._models[name].is_loaded:
                 start_s = self._clock()
                 await self._load(name)
-                current_account().phases.append(Phase("load", start_s, self._clock()))
+                current_record().phases.append(Phase("load", start_s, self._clock()))
             yield
         finally:
             self._users[name] -= 1

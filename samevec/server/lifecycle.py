@@ -24,7 +24,7 @@ from samevec.errors import ConfigError, SamevecError
 from samevec.machine import allow_open_files, give_back_memory, return_freed_memory
 from samevec.server.endpoints import BACKLOG, Endpoints, bind_tcp, bind_unix, http_url
 from samevec.server.http.app import create_app
-from samevec.server.http.connections import timed_http
+from samevec.server.http.connections import timeout_http
 from samevec.server.service import Service
 from samevec.server.settings import ServedModel, ServerSettings
 from samevec.server.socket.protocol import FrameServer
@@ -323,7 +323,7 @@ def _http_server(service: Service, settings: ServerSettings, api_keys: Sequence[
         create_app(service, api_keys=api_keys),
         log_config=None,
         access_log=False,
-        http=cast("Any", timed_http(settings.client_timeout_s)),
+        http=cast("Any", timeout_http(settings.client_timeout_s)),
         lifespan="off",
         ws="none",
         loop="asyncio",

@@ -20,13 +20,13 @@ from samevec.runtime.reranker import Reranker
 from samevec.server.error_map import UnknownModelError
 from samevec.server.http.tokens import list_tokens
 from samevec.server.idle import IdleModels
-from samevec.server.names import find_served
 from samevec.server.queue.admission import Admission
-from samevec.server.queue.lanes import QueueLimits
-from samevec.server.queue.workers import Worker
+from samevec.server.queue.work_queue import QueueLimits
+from samevec.server.queue.workers import ModelWorker
 from samevec.server.reprobe import Reprobing
 from samevec.server.requests import EmbedRequest, RerankRequest
-from samevec.server.telemetry.records import Observers, Phase, current_account
+from samevec.server.settings import find_served
+from samevec.server.telemetry.records import Observers, Phase, current_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,7 +47,7 @@ __all__ = ["Embedded", "Scored", "Service"]
 
 
 # Up to this many characters tokenise on the event loop: some 0.1 ms, less than handing over to a thread and back, and
-# so never behind somebody's huge text.
+# so never behind a huge text.
 _INLINE_CHARACTERS = 2048
 # Of one request whose tokens are to be listed: each token takes some 100 bytes of answer, and more while it is made.
 _MAX_LISTED_CHARACTERS = 1_000_000
@@ -126,7 +126,7 @@ class Service:
         self.reprobing = Reprobing(probes, self._answer_probe, holding=self._idle.holding)
         self._tokenizing = ThreadPoolExecutor(max_workers=max(2, min(4, allowed_cpus())), thread_name_prefix="tokenize")
 
-    def _worker(self, served: ServedModel) -> Worker:
+    def _worker(self, served: ServedModel) -> ModelWorker:
         model = served.model
         limits = QueueLimits(
             token_budget=self._budget_tokens(served),
@@ -137,12 +137,12 @@ class Service:
             interactive_tokens=self.settings.interactive_tokens,
         )
         canary = model.tokenize(["ready"]) if isinstance(model, Embedder) else model.tokenize([("ready", "ready")])
-        return Worker(
+        return ModelWorker(
             model.name, served.model.engine, limits, canary=canary[0], clock=self.clock, observer=self.observer
         )
 
     def observe(self, observer: Observer) -> None:
-        """Let someone be told of requests and microbatches; before :meth:`start`."""
+        """Add an observer of requests and microbatches; before :meth:`start`."""
         self._observers.append(observer)
 
     def _budget_tokens(self, served: ServedModel) -> int:
@@ -219,7 +219,7 @@ class Service:
         return [*reasons, *self._idle.failures, *self.reprobing.failures.values()]
 
     def unload_idle(self) -> list[str]:
-        """Unload the models that nobody has asked for long enough; return their names. Call it now and then."""
+        """Unload the models without requests for long enough; return their names. Call it now and then."""
         return self._idle.unload_due()
 
     def model_states(self) -> dict[str, str]:
@@ -333,8 +333,8 @@ class Service:
                 list_tokens(tokenizer, request.texts, prompt=prompt, add_special_tokens=request.add_special_tokens)
             )
 
-        account = current_account()
-        account.model, account.items = served.name, request.n_items
+        record = current_record()
+        record.model, record.items = served.name, request.n_items
         self._require_open(served)
         with self._admission.admit(request.n_items), self._phase("tokenise"):
             answer: _Tokenized = await self._before(request.deadline_s, self._tokenize(tokenize, request))
@@ -360,16 +360,16 @@ class Service:
         *,
         is_probe: bool,
     ) -> _Computed:
-        account = current_account()
-        account.model, account.items = served.name, request.n_items
+        record = current_record()
+        record.model, record.items = served.name, request.n_items
         self._require_open(served)
         with self._admission.admit(request.n_items) as ticket:
             with self._phase("tokenise"):
                 rows = await self._before(request.deadline_s, self._tokenize(tokenize, request))
             n_tokens = sum(row.n_tokens for row in rows)
             cut = tuple((i, row.cut_tokens) for i, row in enumerate(rows) if row.cut_tokens)
-            account.tokens, account.cut_items = n_tokens, len(cut)
-            account.cut_tokens = sum(n for _, n in cut)
+            record.tokens, record.cut_items = n_tokens, len(cut)
+            record.cut_tokens = sum(n for _, n in cut)
             ticket.add_tokens(n_tokens)
             run = self._run_loaded if is_probe else self._run
             raw = await self._before(request.deadline_s, run(served, rows, request))
@@ -414,7 +414,7 @@ class Service:
         finally:
             end_s = self.clock()
             split_s = started_s[0] if started_s else end_s
-            phases = current_account().phases
+            phases = current_record().phases
             phases.append(Phase("queue", queued_s, split_s))
             if started_s:
                 phases.append(Phase("run", split_s, end_s))
@@ -425,7 +425,7 @@ class Service:
         try:
             yield
         finally:
-            current_account().phases.append(Phase(name, start_s, self.clock()))
+            current_record().phases.append(Phase(name, start_s, self.clock()))
 
     async def _tokenize(self, tokenize: Callable[[], _Tokenized], request: Request) -> _Tokenized:
         if request.n_characters <= _INLINE_CHARACTERS:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from samevec.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from samevec.parity.probe import Probe
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from samevec.runtime.reranker import Reranker
     from samevec.runtime.sessions.reloadable import Reloadable
 
-__all__ = ["GateName", "ServedModel", "ServerSettings"]
+__all__ = ["GateName", "ServedModel", "ServerSettings", "find_served"]
 
 _ORIGIN = re.compile(r"https?://[^/\s?#]+")
 
 _QUEUE_BOUNDS = ("max_queue_items", "max_queue_tokens", "max_queue_bytes")
+
+#: Repositories that the hub has renamed and redirects since, in lower case. TrueMemory 0.7.6.2 (``reranker.py``) still
+#: asks for the first.
+_RENAMED = {"cross-encoder/ms-marco-minilm-l-6-v2": "cross-encoder/ms-marco-minilm-l6-v2"}
 
 GateName = Literal["passed", "failed", "stale", "missing", "reference"]
 
@@ -58,16 +62,37 @@ class ServedModel:
     bound_to: Mapping[str, Any] = field(default_factory=dict)
     reloadable: Reloadable | None = None
     probe: Probe | None = None
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The model's name in the lock."""
-        return self.model.name
+    def __post_init__(self) -> None:
+        """Take the model's name in the lock."""
+        object.__setattr__(self, "name", self.model.name)
 
     @property
     def is_open(self) -> bool:
         """Whether the gate lets this be served."""
         return self.gate == "passed" or (self.gate == "reference" and self.backend == "torch")
+
+
+def find_served(name: str, candidates: Iterable[ServedModel]) -> ServedModel | None:
+    """Find a model by any of its names.
+
+    Parameters
+    ----------
+    name : str
+        As a client spells it. The hub tells no case apart.
+    candidates : iterable of ServedModel
+
+    Returns
+    -------
+    ServedModel or None
+    """
+    asked = name.lower()
+    asked = _RENAMED.get(asked, asked)
+    for served in candidates:
+        if asked in (served.name.lower(), served.model.entry.source.removeprefix("hf:").lower()):
+            return served
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

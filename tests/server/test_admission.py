@@ -6,7 +6,7 @@ import pytest
 
 from samevec.errors import OverloadedError
 from samevec.server.queue.admission import Admission
-from samevec.server.queue.rate import Rate
+from samevec.server.queue.workers import Rate
 
 
 def test_admission_refuses_what_exceeds_the_bounds() -> None:

@@ -9,7 +9,7 @@ import pytest
 from samevec.errors import DeadlineExceededError
 from samevec.runtime.rows import TokenRow
 from samevec.server.queue.jobs import Job, QueuedRow
-from samevec.server.queue.lanes import Lane, QueueLimits
+from samevec.server.queue.work_queue import Lane, QueueLimits
 
 
 def add(lane: Lane, lengths: list[int], *, deadline_s: float | None = None) -> list[QueuedRow]:

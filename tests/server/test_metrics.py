@@ -1,4 +1,4 @@
-"""Metrics and accounts by themselves: what is counted, what labels may hold, what a scrape says."""
+"""Metrics and records by themselves: what is counted, what labels may hold, what a scrape says."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from samevec.server.telemetry.metrics import Metrics, receipt_age_s
 from samevec.server.telemetry.records import (
-    BatchAccount,
+    BatchRecord,
     Observers,
     Phase,
-    RequestAccount,
-    current_account,
+    RequestRecord,
+    current_record,
     note_error,
     observed,
 )
@@ -63,7 +63,7 @@ def test_a_request_is_counted_once_with_its_parts() -> None:
     scraped = metrics()
     phases = [Phase("tokenise", 0, 0.002), Phase("queue", 0.002, 0.5), Phase("run", 0.5, 3)]
     scraped.request_ended(
-        RequestAccount(
+        RequestRecord(
             route="/v1/embeddings",
             start_s=0,
             end_s=3.25,
@@ -93,8 +93,8 @@ def test_a_request_is_counted_once_with_its_parts() -> None:
 def test_errors_are_counted_by_kind_and_their_items_are_not() -> None:
     scraped = metrics()
     for _ in range(2):
-        scraped.request_ended(RequestAccount(route="/embed", status=429, error="overloaded", model="m", items=7))
-    scraped.request_ended(RequestAccount(route="other", status=404, error="invalid_request_error"))
+        scraped.request_ended(RequestRecord(route="/embed", status=429, error="overloaded", model="m", items=7))
+    scraped.request_ended(RequestRecord(route="other", status=404, error="invalid_request_error"))
     found = samples(scraped)
     assert found["samevec_errors_total{kind=overloaded}"] == 2
     assert found["samevec_errors_total{kind=invalid_request_error}"] == 1
@@ -105,8 +105,8 @@ def test_errors_are_counted_by_kind_and_their_items_are_not() -> None:
 
 def test_microbatches() -> None:
     scraped = metrics()
-    scraped.batch_ended(BatchAccount(model="m", rows=8, useful_tokens=70, padded_tokens=96, seconds=0.25))
-    scraped.batch_ended(BatchAccount(model="m", rows=1, useful_tokens=5, padded_tokens=8, seconds=0.5))
+    scraped.batch_ended(BatchRecord(model="m", rows=8, useful_tokens=70, padded_tokens=96, seconds=0.25))
+    scraped.batch_ended(BatchRecord(model="m", rows=1, useful_tokens=5, padded_tokens=8, seconds=0.5))
     found = samples(scraped)
     assert found["samevec_microbatch_rows_bucket{le=4.0,model=m}"] == 1
     assert found["samevec_microbatch_rows_sum{model=m}"] == 9
@@ -139,7 +139,7 @@ def test_gauges_of_the_present() -> None:
 
 def test_nothing_is_shared_between_two_and_no_series_is_there_twice() -> None:
     one, other = metrics(), metrics()
-    one.request_ended(RequestAccount(route="/embed", status=200))
+    one.request_ended(RequestRecord(route="/embed", status=200))
     assert not any(name.startswith("samevec_requests_total") for name in samples(other))
     text = one.render().decode()
     assert "_created" not in text
@@ -157,28 +157,28 @@ def test_the_age_of_a_receipt(written: str, age_s: float | None) -> None:
 
 class Heard:
     def __init__(self) -> None:
-        self.requests: list[RequestAccount] = []
+        self.requests: list[RequestRecord] = []
 
-    def request_ended(self, account: RequestAccount) -> None:
-        self.requests.append(account)
+    def request_ended(self, record: RequestRecord) -> None:
+        self.requests.append(record)
 
-    def batch_ended(self, account: BatchAccount) -> None:
-        raise AssertionError(account)
+    def batch_ended(self, record: BatchRecord) -> None:
+        raise AssertionError(record)
 
 
-def test_an_account_is_handed_over_whatever_happens() -> None:
+def test_a_record_is_handed_over_whatever_happens() -> None:
     heard, times = Heard(), iter((10.0, 12.5))
 
     def fail() -> None:
-        with observed(RequestAccount(route="/embed"), Observers([heard]), clock=lambda: next(times)):
-            current_account().items = 3
+        with observed(RequestRecord(route="/embed"), Observers([heard]), clock=lambda: next(times)):
+            current_record().items = 3
             note_error("overloaded")
             raise KeyError
 
     with pytest.raises(KeyError):
         fail()
-    (account,) = heard.requests
-    assert (account.items, account.error, account.seconds) == (3, "overloaded", 2.5)
-    assert current_account() is not account  # outside nothing is kept
+    (record,) = heard.requests
+    assert (record.items, record.error, record.seconds) == (3, "overloaded", 2.5)
+    assert current_record() is not record  # outside nothing is kept
     note_error("lost")
-    assert current_account().error is None
+    assert current_record().error is None

@@ -33,7 +33,7 @@ from samevec.server.telemetry.log import RequestLog
 
 if TYPE_CHECKING:
     from samevec.runtime.engine import Engine
-    from samevec.server.telemetry.records import BatchAccount, RequestAccount
+    from samevec.server.telemetry.records import BatchRecord, RequestRecord
 
 SECRET = "a text that nobody may read in a log"
 
@@ -54,14 +54,14 @@ class Heard:
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
-        self.requests: list[RequestAccount] = []
-        self.batches: list[BatchAccount] = []
+        self.requests: list[RequestRecord] = []
+        self.batches: list[BatchRecord] = []
 
-    def request_ended(self, account: RequestAccount) -> None:
-        self.requests.append(account)
+    def request_ended(self, record: RequestRecord) -> None:
+        self.requests.append(record)
 
-    def batch_ended(self, account: BatchAccount) -> None:
-        self.batches.append(account)
+    def batch_ended(self, record: BatchRecord) -> None:
+        self.batches.append(record)
 
 
 def test_a_scrape_after_real_requests() -> None:
@@ -90,7 +90,7 @@ def test_a_scrape_after_real_requests() -> None:
     assert found["samevec_memory_private_bytes{}"] > 1e6
 
 
-def test_an_account_of_one_request() -> None:
+def test_the_record_of_one_request() -> None:
     heard = Heard()
     with in_process() as server:
         server.service.observe(heard)

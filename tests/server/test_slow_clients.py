@@ -18,7 +18,7 @@ import pytest
 from live_server import live
 from stand_ins import embedder
 
-from samevec.server.http.connections import TimedHttp
+from samevec.server.http.connections import TimeoutH11Protocol
 from samevec.server.lifecycle import running_server
 from samevec.server.settings import ServedModel, ServerSettings
 
@@ -119,14 +119,14 @@ def test_who_never_ends_a_refused_body_loses_the_connection(url: str) -> None:
 
 def test_an_answer_that_is_not_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    end_if_unread = TimedHttp._end_if_unread
+    end_if_unread = TimeoutH11Protocol._end_if_unread
 
-    def end(connection: TimedHttp, cycle: object) -> None:
+    def end(connection: TimeoutH11Protocol, cycle: object) -> None:
         end_if_unread(connection, cycle)
         if connection.transport.is_closing():
             ended.set()
 
-    monkeypatch.setattr(TimedHttp, "_end_if_unread", end)
+    monkeypatch.setattr(TimeoutH11Protocol, "_end_if_unread", end)
     body = orjson.dumps({"input": [f"{i}" for i in range(4000)]})
     whole_bytes = len(httpx.post(f"{url}/v1/embeddings", content=body, timeout=60).content)
     assert not ended.is_set()

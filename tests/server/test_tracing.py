@@ -9,7 +9,7 @@ import pytest
 from stand_ins import in_process
 
 from samevec.errors import ConfigError
-from samevec.server.telemetry.records import Phase, RequestAccount
+from samevec.server.telemetry.records import Phase, RequestRecord
 from samevec.server.telemetry.tracing import Traces, otlp_traces, traceparent_context
 
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
@@ -35,7 +35,7 @@ def traces() -> tuple[Traces, Any]:
 def test_spans_have_the_times_and_parents_of_the_request() -> None:
     written, kept = traces()
     written.request_ended(
-        RequestAccount(
+        RequestRecord(
             route="/embed",
             request_id="r1",
             traceparent=f"00-{'a' * 32}-{'b' * 16}-01",

@@ -16,7 +16,7 @@ from samevec.errors import DeadlineExceededError, NonFiniteOutputError, NotReady
 from samevec.runtime.batching.cost import CostModel
 from samevec.runtime.rows import TokenRow
 from samevec.server.queue.jobs import Job
-from samevec.server.queue.lanes import QueueLimits
+from samevec.server.queue.work_queue import QueueLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

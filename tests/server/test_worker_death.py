@@ -10,7 +10,7 @@ from stand_ins import wait_until
 from worker_bench import CANARY, PATIENCE_S, Bench, Call, bench, expected, rows_of
 
 from samevec.errors import NotReadyError, SessionRunError
-from samevec.server.queue import worker_threads as crew
+from samevec.server.queue import workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ def test_a_thread_that_cannot_say_why_it_died_is_missed(staff: Bench, monkeypatc
     def speechless(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(crew._log, "exception", speechless)
+    monkeypatch.setattr(workers._log, "exception", speechless)
     staff.stage.on_run = kill
     future = staff.submit([DEADLY])
     with pytest.raises(NotReadyError, match=r"its worker died \(a thread is gone\); it is being restarted"):

@@ -16,8 +16,8 @@ from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.fake import FakeSession
-from samevec.server.queue.lanes import QueueLimits
-from samevec.server.queue.workers import Worker
+from samevec.server.queue.work_queue import QueueLimits
+from samevec.server.queue.workers import ModelWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,7 @@ class Bench:
             width=WIDTH,
             pad_to_multiple=1,
         )
-        self.worker = Worker("toy", self.engine, limits, canary=CANARY, clock=lambda: self.now)
+        self.worker = ModelWorker("toy", self.engine, limits, canary=CANARY, clock=lambda: self.now)
 
     def submit(self, rows: Sequence[TokenRow], **options: Any) -> Future[NDArray[np.float32]]:
         return self.worker.submit(rows, **{"batch_size": None, "deadline_s": None, "field": "input", **options})

@@ -20,10 +20,9 @@ from samevec._version import __version__
 from samevec.machine import process_memory_bytes
 from samevec.server.error_map import UnauthorizedError, path_dialect, refusal_body
 from samevec.server.http import openapi
-from samevec.server.http.answers import DIGEST_HEADER, TRUNCATED_HEADER
-from samevec.server.http.bodies import TIMEOUT_HEADER, error_response, json_response
+from samevec.server.http.bodies import DIGEST_HEADER, TIMEOUT_HEADER, TRUNCATED_HEADER, error_response, json_response
 from samevec.server.http.dialects.tei import info_fields
-from samevec.server.http.middleware import REQUEST_ID_HEADER, Front
+from samevec.server.http.middleware import REQUEST_ID_HEADER, RequestContextMiddleware
 from samevec.server.http.routes import add_routes
 from samevec.server.telemetry.metrics import METRICS_MEDIA_TYPE, Metrics
 
@@ -76,7 +75,7 @@ def create_app(service: Service, *, api_keys: Sequence[str] = ()) -> FastAPI:
     # Whatever is added last is outermost: a refused key is accounted for too, and a browser's question about other
     # origins, which carries no key, is answered before.
     routes = [route.path for route in app.routes if isinstance(route, Route)]
-    app.add_middleware(Front, observer=service.observer, clock=service.clock, routes=routes)
+    app.add_middleware(RequestContextMiddleware, observer=service.observer, clock=service.clock, routes=routes)
     if service.settings.cors_origins:
         _allow_origins(app, service.settings.cors_origins)
     document = openapi.finish(app.openapi(), service)

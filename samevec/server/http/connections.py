@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["TimedHttp", "timed_http"]
+__all__ = ["TimeoutH11Protocol", "timeout_http"]
 
 
-class TimedHttp(H11Protocol):
+class TimeoutH11Protocol(H11Protocol):
     """uvicorn's protocol, which ends connections that are too slow: each holds a file, and an answer its memory.
 
     Parameters
@@ -69,6 +69,6 @@ class TimedHttp(H11Protocol):
             self.transport.abort()
 
 
-def timed_http(client_timeout_s: float) -> Callable[..., TimedHttp]:
+def timeout_http(client_timeout_s: float) -> Callable[..., TimeoutH11Protocol]:
     """Return what makes a protocol of each connection, as uvicorn's ``http`` takes it."""
-    return functools.partial(TimedHttp, client_timeout_s=client_timeout_s)
+    return functools.partial(TimeoutH11Protocol, client_timeout_s=client_timeout_s)

@@ -1,4 +1,4 @@
-"""The outermost layer of HTTP: an id for each request, and an account of what became of it."""
+"""The outermost layer of HTTP: an id for each request, and a record of what became of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 
-from samevec.server.telemetry.records import CLIENT_GONE, RequestAccount, observed
+from samevec.server.telemetry.records import CLIENT_GONE, RequestRecord, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from samevec.server.telemetry.records import Observer
 
-__all__ = ["REQUEST_ID_HEADER", "Front", "error_kind"]
+__all__ = ["REQUEST_ID_HEADER", "RequestContextMiddleware", "error_kind"]
 
 REQUEST_ID_HEADER = "x-request-id"
 # What a client calls its request goes into logs as it is: nothing there may break a line or pretend to be another.
@@ -34,8 +34,8 @@ def error_kind(status: int) -> str | None:
     return "invalid_request_error" if status < 500 else "internal_error"
 
 
-class Front:
-    """Gives requests their id, and observers an account of each.
+class RequestContextMiddleware:
+    """Gives requests their id, and observers a record of each.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Front:
     clock : callable
         Seconds, monotonic; the service's.
     routes : collection of str
-        Paths that may name a route in an account; all others are ``"other"``, so that a scan of paths makes one series.
+        Paths that may name a route in a record; all others are ``"other"``, so that a scan of paths makes one series.
     """
 
     def __init__(
@@ -60,26 +60,26 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        account = self._account(scope)
+        record = self._record(scope)
 
         async def send_noted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                account.status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = account.request_id
+                record.status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = record.request_id
             await send(message)
 
-        with observed(account, self._observer, clock=self._clock):
+        with observed(record, self._observer, clock=self._clock):
             try:
                 await self._app(scope, receive, send_noted)
             finally:
-                account.status = account.status or 500
-                account.error = account.error or error_kind(account.status)
+                record.status = record.status or 500
+                record.error = record.error or error_kind(record.status)
 
-    def _account(self, scope: Scope) -> RequestAccount:
+    def _record(self, scope: Scope) -> RequestRecord:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given, trace = headers.get(REQUEST_ID_HEADER, ""), headers.get("traceparent", "")
         path = scope["path"]
-        return RequestAccount(
+        return RequestRecord(
             route=path if path in self._routes else "other",
             request_id=given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex,
             traceparent=trace if _TRACEPARENT.fullmatch(trace) else None,

@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
-from samevec.server.http.answers import DIGEST_HEADER, TRUNCATED_HEADER
+from samevec.server.http.bodies import DIGEST_HEADER, TRUNCATED_HEADER
 from samevec.server.http.dialects import cohere_jina, openai, tei
 from samevec.server.http.dialects.models import PROMPT_NAMES, RequestBody, Strict
 from samevec.server.http.dialects.tei import TOKENS_HEADER

@@ -36,13 +36,13 @@ class Job:
     members : ndarray of int64
         For every row of the caller, which of `rows` it equals.
     batch_size, deadline_s, item_field, on_start
-        See :meth:`samevec.server.queue.workers.Worker.submit`.
+        See :meth:`samevec.server.queue.workers.ModelWorker.submit`.
     sequence : int
         Ascending in the order of arrival.
     future : Future of ndarray of float32, shape (n members, width)
         Cancelling it gives the work up.
     cancel : CancelToken
-        Cancelled as soon as nobody waits for `future`, whatever became of it.
+        Cancelled as soon as `future` is done, whatever became of it.
     """
 
     rows: list[TokenRow]

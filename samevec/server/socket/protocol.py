@@ -15,9 +15,9 @@ import orjson
 from samevec.errors import OverloadedError, SamevecError
 from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
-from samevec.server.http.answers import encode_array
+from samevec.server.http.bodies import encode_array
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
-from samevec.server.telemetry.records import CLIENT_GONE, RequestAccount, observed
+from samevec.server.telemetry.records import CLIENT_GONE, RequestRecord, observed
 
 if TYPE_CHECKING:
     import socket
@@ -44,7 +44,7 @@ _IDLE_TIMEOUT_S = 600.0
 _HANGUP_INTERVAL_S = 0.2
 _CHUNK_BYTES = 1 << 16
 
-# What accounts call the requests.
+# Routes of the requests in records.
 _ROUTES = {PingFrame: "socket/ping", EmbedFrame: "socket/embed", RerankFrame: "socket/rerank"}
 
 
@@ -174,25 +174,25 @@ class FrameServer:
 
     async def _answer(self, body: Any, writer: asyncio.StreamWriter) -> dict[str, Any] | None:
         """Return the answer to one request, or None when the client has gone."""
-        account = RequestAccount(route="socket/other", request_id=uuid.uuid4().hex)
-        with observed(account, self._service.observer, clock=self._service.clock):
+        record = RequestRecord(route="socket/other", request_id=uuid.uuid4().hex)
+        with observed(record, self._service.observer, clock=self._service.clock):
             try:
-                answer = await self._compute(body, writer, account)
+                answer = await self._compute(body, writer, record)
             except Exception as error:
                 if not isinstance(error, SamevecError):
                     _log.exception("unforeseen error in a socket request")
-                account.status, account.error = error_status(error)
+                record.status, record.error = error_status(error)
                 retry_after = error_headers(error).get("retry-after")
-                record = _error_record(account.error, public_message(error))
-                return record if retry_after is None else {**record, "retry_after_s": int(retry_after)}
-            account.status, account.error = (200, None) if answer is not None else (CLIENT_GONE, "client_gone")
+                refusal = _error_record(record.error, public_message(error))
+                return refusal if retry_after is None else {**refusal, "retry_after_s": int(retry_after)}
+            record.status, record.error = (200, None) if answer is not None else (CLIENT_GONE, "client_gone")
             return answer
 
-    async def _compute(self, body: Any, writer: asyncio.StreamWriter, account: RequestAccount) -> dict[str, Any] | None:
+    async def _compute(self, body: Any, writer: asyncio.StreamWriter, record: RequestRecord) -> dict[str, Any] | None:
         if isinstance(body, OverloadedError):
             raise body
         frame = parse_frame(body, max_items=self._service.settings.max_batch_items)
-        account.route = _ROUTES[type(frame)]
+        record.route = _ROUTES[type(frame)]
         if isinstance(frame, PingFrame):
             return {"ok": True}
         if isinstance(frame, EmbedFrame):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from samevec.errors import ConfigError, InputError, NotReadyError
 from samevec.runtime.embedder import Embedder
 from samevec.server.endpoints import bind_unix
-from samevec.server.names import find_served
+from samevec.server.settings import find_served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

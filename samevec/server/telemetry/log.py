@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 
 if TYPE_CHECKING:
-    from samevec.server.telemetry.records import BatchAccount, RequestAccount
+    from samevec.server.telemetry.records import BatchRecord, RequestRecord
 
 __all__ = ["RequestLog", "configure_logging"]
 
@@ -50,7 +50,7 @@ def configure_logging(log_format: Literal["text", "json"]) -> None:
 
 
 class RequestLog:
-    """Writes a line for each request; an observer of accounts.
+    """Writes a line for each request; an observer of records.
 
     Parameters
     ----------
@@ -63,29 +63,29 @@ class RequestLog:
         self._which = which
         self._logger = logger
 
-    def request_ended(self, account: RequestAccount) -> None:
+    def request_ended(self, record: RequestRecord) -> None:
         """Write its line, if it is wanted."""
-        failed = account.status >= 500
+        failed = record.status >= 500
         if self._which == "none" or (self._which == "errors" and not failed):
             return
-        fields = _fields(account)
+        fields = _fields(record)
         words = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
         self._logger.log(logging.ERROR if failed else logging.INFO, "request %s", words, extra={"fields": fields})
 
-    def batch_ended(self, account: BatchAccount) -> None:
+    def batch_ended(self, record: BatchRecord) -> None:
         """Write nothing: microbatches are counted, see metrics."""
 
 
-def _fields(account: RequestAccount) -> dict[str, Any]:
+def _fields(record: RequestRecord) -> dict[str, Any]:
     return {
-        "request_id": account.request_id or None,
-        "route": account.route,
-        "status": account.status,
-        "error": account.error,
-        "model": account.model,
-        "items": account.items,
-        "tokens": account.tokens,
-        "cut_items": account.cut_items,
-        "seconds": round(account.seconds, 6),
-        **{f"{phase.name}_s": round(phase.seconds, 6) for phase in account.phases},
+        "request_id": record.request_id or None,
+        "route": record.route,
+        "status": record.status,
+        "error": record.error,
+        "model": record.model,
+        "items": record.items,
+        "tokens": record.tokens,
+        "cut_items": record.cut_items,
+        "seconds": round(record.seconds, 6),
+        **{f"{phase.name}_s": round(phase.seconds, 6) for phase in record.phases},
     }

@@ -1,4 +1,4 @@
-"""Prometheus metrics: counters fed by accounts, gauges read when asked. Labels are names of routes and models only."""
+"""Prometheus metrics: counters fed by records, gauges read when asked. Labels are names of routes and models only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from samevec.server.telemetry.records import BatchAccount, RequestAccount
+    from samevec.server.telemetry.records import BatchRecord, RequestRecord
 
 __all__ = ["METRICS_MEDIA_TYPE", "RECEIPT_STATES", "Metrics", "receipt_age_s"]
 
@@ -52,7 +52,7 @@ def receipt_age_s(created_at: str, now: datetime) -> float | None:
 
 
 class Metrics:
-    """What the server has done and holds now, in a registry of its own; an observer of accounts.
+    """What the server has done and holds now, in a registry of its own; an observer of records.
 
     Parameters
     ----------
@@ -75,30 +75,30 @@ class Metrics:
         self._registry.register(_Present(facts, memory, now))
         self._counts = _Counts(self._registry)
 
-    def request_ended(self, account: RequestAccount) -> None:
+    def request_ended(self, record: RequestRecord) -> None:
         """Count a request."""
-        counts, model = self._counts, account.model
-        counts.requests.labels(account.route, str(account.status)).inc()
-        counts.request_s.labels(account.route).observe(account.seconds)
-        if account.error is not None:
-            counts.errors.labels(account.error).inc()
+        counts, model = self._counts, record.model
+        counts.requests.labels(record.route, str(record.status)).inc()
+        counts.request_s.labels(record.route).observe(record.seconds)
+        if record.error is not None:
+            counts.errors.labels(record.error).inc()
         if model is None:
             return
-        for phase in account.phases:
+        for phase in record.phases:
             counts.phases[phase.name].labels(model).observe(phase.seconds)
-        if account.error is None:
-            counts.items.labels(model).inc(account.items)
-            counts.tokens.labels(model).inc(account.tokens)
-            counts.cut_items.labels(model).inc(account.cut_items)
-            counts.cut_tokens.labels(model).inc(account.cut_tokens)
+        if record.error is None:
+            counts.items.labels(model).inc(record.items)
+            counts.tokens.labels(model).inc(record.tokens)
+            counts.cut_items.labels(model).inc(record.cut_items)
+            counts.cut_tokens.labels(model).inc(record.cut_tokens)
 
-    def batch_ended(self, account: BatchAccount) -> None:
+    def batch_ended(self, record: BatchRecord) -> None:
         """Count a microbatch."""
-        counts, model = self._counts, account.model
-        counts.batch_s.labels(model).observe(account.seconds)
-        counts.batch_rows.labels(model).observe(account.rows)
-        counts.useful.labels(model).inc(account.useful_tokens)
-        counts.padded.labels(model).inc(account.padded_tokens)
+        counts, model = self._counts, record.model
+        counts.batch_s.labels(model).observe(record.seconds)
+        counts.batch_rows.labels(model).observe(record.rows)
+        counts.useful.labels(model).inc(record.useful_tokens)
+        counts.padded.labels(model).inc(record.padded_tokens)
 
     def render(self) -> bytes:
         """Return everything in Prometheus's text format."""

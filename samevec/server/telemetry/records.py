@@ -1,6 +1,6 @@
 """What is known of one request, or of one microbatch, when it has ended; metrics, the log and traces are made of it.
 
-An account holds names, counts and seconds, never a text, so that whatever observes it cannot give one away.
+A record holds names, counts and seconds, never a text, so that whatever observes it cannot give one away.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLIENT_GONE",
-    "BatchAccount",
+    "BatchRecord",
     "Observer",
     "Observers",
     "Phase",
-    "RequestAccount",
-    "current_account",
+    "RequestRecord",
+    "current_record",
     "note_error",
     "observed",
 ]
@@ -29,7 +29,7 @@ __all__ = [
 #: nginx's number for "the client closed the connection": it stands in logs; no client receives it.
 CLIENT_GONE = 499
 
-_current: contextvars.ContextVar[RequestAccount | None] = contextvars.ContextVar("samevec_account", default=None)
+_current: contextvars.ContextVar[RequestRecord | None] = contextvars.ContextVar("samevec_record", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Phase:
 
 
 @dataclass(kw_only=True, slots=True)
-class RequestAccount:
+class RequestRecord:
     """One request, filled while it is answered.
 
     Attributes
@@ -92,7 +92,7 @@ class RequestAccount:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchAccount:
+class BatchRecord:
     """One microbatch that has run.
 
     Attributes
@@ -114,12 +114,12 @@ class BatchAccount:
 class Observer(Protocol):
     """Is told what has ended. Called in the event loop and in workers' threads: it must be quick and must not raise."""
 
-    def request_ended(self, account: RequestAccount) -> None:
-        """Take the account of a request whose answer was sent."""
+    def request_ended(self, record: RequestRecord) -> None:
+        """Take the record of a request whose answer was sent."""
         ...
 
-    def batch_ended(self, account: BatchAccount) -> None:
-        """Take the account of a microbatch."""
+    def batch_ended(self, record: BatchRecord) -> None:
+        """Take the record of a microbatch."""
         ...
 
 
@@ -129,51 +129,51 @@ class Observers:
 
     members: Sequence[Observer] = ()
 
-    def request_ended(self, account: RequestAccount) -> None:
-        """Tell everyone."""
+    def request_ended(self, record: RequestRecord) -> None:
+        """Pass it on."""
         for member in self.members:
-            member.request_ended(account)
+            member.request_ended(record)
 
-    def batch_ended(self, account: BatchAccount) -> None:
-        """Tell everyone."""
+    def batch_ended(self, record: BatchRecord) -> None:
+        """Pass it on."""
         for member in self.members:
-            member.batch_ended(account)
+            member.batch_ended(record)
 
 
-def current_account() -> RequestAccount:
-    """Return the account of the request this task works for; an unread one where there is none."""
-    return _current.get() or RequestAccount(route="none")
+def current_record() -> RequestRecord:
+    """Return the record of the request this task works for; an unread one where there is none."""
+    return _current.get() or RequestRecord(route="none")
 
 
 def note_error(kind: str) -> None:
-    """Note in the present account what kind of error is answered."""
-    current_account().error = kind
+    """Note in the present record what kind of error is answered."""
+    current_record().error = kind
 
 
 @contextlib.contextmanager
 def observed(
-    account: RequestAccount, observer: Observer, *, clock: Callable[[], float] = time.monotonic
-) -> Iterator[RequestAccount]:
-    """Keep an account while a block answers a request, and hand it over afterwards.
+    record: RequestRecord, observer: Observer, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[RequestRecord]:
+    """Keep a record while a block answers a request, and hand it over afterwards.
 
     Parameters
     ----------
-    account : RequestAccount
-        Its times are set here; tasks begun in the block find it with :func:`current_account`.
+    record : RequestRecord
+        Its times are set here; tasks begun in the block find it with :func:`current_record`.
     observer : Observer
     clock : callable
         Seconds, monotonic; the service's.
 
     Yields
     ------
-    RequestAccount
-        The same account.
+    RequestRecord
+        The same record.
     """
-    account.start_s = clock()
-    token = _current.set(account)
+    record.start_s = clock()
+    token = _current.set(record)
     try:
-        yield account
+        yield record
     finally:
         _current.reset(token)
-        account.end_s = clock()
-        observer.request_ended(account)
+        record.end_s = clock()
+        observer.request_ended(record)

@@ -12,7 +12,7 @@ from samevec.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from samevec.server.telemetry.records import BatchAccount, RequestAccount
+    from samevec.server.telemetry.records import BatchRecord, RequestRecord
 
 __all__ = ["Traces", "otlp_traces", "require_otel", "traceparent_context"]
 
@@ -20,7 +20,7 @@ _MODULES = ("sdk.resources", "sdk.trace", "sdk.trace.export", "exporter.otlp.pro
 
 
 class Traces:
-    """Writes spans once a request has ended; an observer of accounts.
+    """Writes spans once a request has ended; an observer of records.
 
     Parameters
     ----------
@@ -50,37 +50,37 @@ class Traces:
         self.end = end
         self._offset_ns = wall_ns() - int(clock() * 1e9)
 
-    def request_ended(self, account: RequestAccount) -> None:
+    def request_ended(self, record: RequestRecord) -> None:
         """Write the request's span and those of its phases, with the times they had."""
         span = self._tracer.start_span(
-            f"samevec {account.route}",
-            context=self._context_of(account.traceparent),
-            start_time=self._at_ns(account.start_s),
-            attributes=_attributes(account),
+            f"samevec {record.route}",
+            context=self._context_of(record.traceparent),
+            start_time=self._at_ns(record.start_s),
+            attributes=_attributes(record),
         )
         inside = self._set_span(span)
-        for phase in account.phases:
+        for phase in record.phases:
             part = self._tracer.start_span(phase.name, context=inside, start_time=self._at_ns(phase.start_s))
             part.end(end_time=self._at_ns(phase.end_s))
-        span.end(end_time=self._at_ns(account.end_s))
+        span.end(end_time=self._at_ns(record.end_s))
 
-    def batch_ended(self, account: BatchAccount) -> None:
+    def batch_ended(self, record: BatchRecord) -> None:
         """Write nothing: a microbatch belongs to several requests."""
 
     def _at_ns(self, clock_s: float) -> int:
         return self._offset_ns + int(clock_s * 1e9)
 
 
-def _attributes(account: RequestAccount) -> dict[str, str | int]:
+def _attributes(record: RequestRecord) -> dict[str, str | int]:
     known: dict[str, str | int | None] = {
-        "http.route": account.route,
-        "http.response.status_code": account.status,
-        "error.type": account.error,
-        "samevec.request_id": account.request_id or None,
-        "samevec.model": account.model,
-        "samevec.items": account.items,
-        "samevec.tokens": account.tokens,
-        "samevec.cut_items": account.cut_items,
+        "http.route": record.route,
+        "http.response.status_code": record.status,
+        "error.type": record.error,
+        "samevec.request_id": record.request_id or None,
+        "samevec.model": record.model,
+        "samevec.items": record.items,
+        "samevec.tokens": record.tokens,
+        "samevec.cut_items": record.cut_items,
     }
     return {name: value for name, value in known.items() if value is not None}
 

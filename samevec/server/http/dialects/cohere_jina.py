@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Discriminator, Field, Tag
 
-from samevec.server.http.answers import ranked_results, truncation_headers, truncation_record
+from samevec.server.http.bodies import ranked_results, truncation_headers, truncation_record
 from samevec.server.http.dialects.models import (
     Answer,
     BatchSize,

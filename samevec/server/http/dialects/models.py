@@ -58,7 +58,7 @@ class Strict(BaseModel):
     def _refuse_unknown(cls, value: Any) -> Any:
         """Name the first unknown key: pydantic would list every one, of millions too."""
         if isinstance(value, dict):
-            known = sorted(info.alias or name for name, info in cls.model_fields.items())
+            known = sorted([info.alias or name for name, info in cls.model_fields.items()])
             for key in value:
                 if key not in known:
                     raise PydanticCustomError("unknown", "", {"key": key, "options": ", ".join(known)})

@@ -8,7 +8,7 @@ import orjson
 from pydantic import Field
 
 from samevec.errors import InputError
-from samevec.server.http.answers import digest_headers, encode_array, truncation_headers, truncation_record
+from samevec.server.http.bodies import digest_headers, encode_array, truncation_headers, truncation_record
 from samevec.server.http.dialects.models import (
     Answer,
     BatchSize,

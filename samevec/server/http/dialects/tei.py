@@ -14,7 +14,7 @@ import orjson
 from pydantic import Discriminator, Field, Tag
 
 from samevec.runtime.embedder import Embedder
-from samevec.server.http.answers import digest_headers, ranked_results, truncation_headers
+from samevec.server.http.bodies import digest_headers, ranked_results, truncation_headers
 from samevec.server.http.dialects.models import (
     Answer,
     BatchSize,
