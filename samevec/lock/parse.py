@@ -88,26 +88,7 @@ def revision_problem(text: str) -> str:
 
 
 def parse_document(document: object, *, origin: str) -> Lock:
-    """Return the lock a parsed TOML document holds.
-
-    Parameters
-    ----------
-    document : object
-        What a TOML parser gave.
-    origin : str
-        The file's name, for messages.
-
-    Returns
-    -------
-    Lock
-
-    Raises
-    ------
-    LockVersionError
-        Written for another version of samevec.
-    LockValidationError
-        Anything else that is wrong; names the path.
-    """
+    """Return the lock that a parsed TOML document holds; raises as :func:`samevec.lock.parse_lock`."""
     # Before the other keys: another version may have others.
     if isinstance(document, dict) and "lock_version" in document:
         version = document["lock_version"]

@@ -24,18 +24,11 @@ class Table:
     Parameters
     ----------
     value : object
-        What stands at `path`; anything but a table is refused.
+        The value at `path`; LockValidationError unless a table with no keys outside `keys`.
     path : str
-        Where, such as ``models[1].golden``; empty for the whole lock.
+        Such as ``models[1].golden``; empty for the whole lock.
     origin : str
         The lock's file name.
-    keys : collection of str
-        Every key that may stand here.
-
-    Raises
-    ------
-    LockValidationError
-        `value` is no table, or has a key that is not in `keys`.
     """
 
     def __init__(self, value: object, *, path: str, origin: str, keys: Collection[str] | None) -> None:
