@@ -46,22 +46,16 @@ def run_demo(
     say: Callable[[str], None],
     keep: Path | None = None,
 ) -> int:
-    """Show the whole path.
+    """Run the whole path from export to answered requests; return 0 if all passed, else 1.
 
     Parameters
     ----------
-    progress : Progress
     show_verdict : callable
         Shows a parity table.
     say : callable
-        Takes one line.
+        Prints one line.
     keep : Path, optional
         Home that is kept; a temporary one is removed otherwise.
-
-    Returns
-    -------
-    int
-        0 when parity passed and every request was answered, else 1.
     """
     started_s = time.monotonic()
     lock = load_lock("toy")

@@ -407,18 +407,7 @@ def _pin_answers(path: Path, name: str, home: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Instead of the process's own.
-
-    Returns
-    -------
-    int
-        The exit code: 0 ok, 1 parity failed, 2 usage, lock, source or input, 3 not ready or environment.
-    """
+    """Run the command line with the process's arguments, or those given; return the exit code."""
     code = _guarded(functools.partial(cli.main, args=arguments, prog_name="samevec", standalone_mode=False))
     if arguments is None:
         sys.exit(code)

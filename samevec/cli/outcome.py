@@ -13,13 +13,7 @@ __all__ = ["GateOutcome"]
 
 
 class GateOutcome:
-    """Takes verdicts, tries what writes them, and goes on where that fails.
-
-    Parameters
-    ----------
-    print_line : callable
-        Takes one line for people.
-    """
+    """Collects verdicts and failed writes, so that one failure does not stop the rest."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print_line = print_line
@@ -33,7 +27,7 @@ class GateOutcome:
         self.attempt("the verdict", lambda: show(verdict))
 
     def attempt(self, what: str, write: Callable[[], object]) -> bool:
-        """Write something; return whether that worked, and say why where it did not."""
+        """Write something; return whether that worked, and print why if it did not."""
         try:
             write()
         except OSError as error:

@@ -85,20 +85,13 @@ class ServePlan:
 
 
 def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], None]) -> int:
-    """Serve until a signal says stop.
-
-    Parameters
-    ----------
-    plan : ServePlan
-    progress : Progress
-    say : callable
-        Takes one line for people.
+    """Serve until a stop signal.
 
     Returns
     -------
     int
         0 after a drained stop; 3 when the gate is not open for a model: every such model is named with its state, what
-        changed and the command that mends it.
+        changed and the command to run.
 
     Raises
     ------
@@ -151,14 +144,14 @@ class _StopBeforeReady:
             raise _StopBeforeReadyError
 
     def take_effect(self) -> None:
-        """Raise from now on, and at once when the signal has come already."""
+        """Raise on the signal from now on, and at once if it has come already."""
         self._takes_effect = True
         if self.came:
             raise _StopBeforeReadyError
 
 
 def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], list[ParityError | ArtifactError]]:
-    """Load every model, or say of each why not. All gates are asked before the first is loaded."""
+    """Load every model, or collect why not; all gates are asked before the first is loaded."""
     if not plan.entries:
         raise NotReadyError("the lock names no model to serve")
     refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
@@ -190,13 +183,7 @@ def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
 
 
 def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
-    """Load one model as it will be served.
-
-    Raises
-    ------
-    ParityError, ArtifactError
-        The gate is not open for it, or its files have changed.
-    """
+    """Load one model to serve; ParityError or ArtifactError if its gate is closed or its files have changed."""
     if plan.backend == "torch":
         return _load_torch(entry, plan, progress)
     with progress.step(f"load {entry.name}"):

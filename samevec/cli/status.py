@@ -25,31 +25,17 @@ __all__ = ["ModelReport", "model_reports", "report_lines", "report_table"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReport:
-    """One model of a lock under one profile.
-
-    Attributes
-    ----------
-    model, task, profile, revision : str
-    artifact : Path or None
-        Its directory; None when nothing usable was exported.
-    size_bytes : int
-    gate : str
-        ``"passed"``, ``"failed"``, ``"stale"``, ``"missing"`` or ``"not exported"``.
-    words : str
-        The state with its reason.
-    fix : str or None
-        The command that makes it servable; None when it is.
-    """
+    """One model of a lock under one profile."""
 
     model: str
     task: str
     profile: str
     revision: str
-    artifact: Path | None
+    artifact: Path | None  # its directory; None when nothing usable was exported
     size_bytes: int
-    gate: str
-    words: str
-    fix: str | None
+    gate: str  # "passed", "failed", "stale", "missing" or "not exported"
+    words: str  # the state with its reason
+    fix: str | None  # the command that makes it servable; None when it is
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
@@ -60,21 +46,7 @@ class ModelReport:
 
 
 def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -> list[ModelReport]:
-    """Return a report for every model of a lock.
-
-    Parameters
-    ----------
-    lock : Lock
-    profile : str
-    home : Path
-    commands : Commands
-        Writes the commands that make models servable.
-
-    Returns
-    -------
-    list of ModelReport
-        In the lock's order. File digests are recomputed when a model is loaded, not here.
-    """
+    """Return a report for every model of a lock, in its order; file digests are checked at load, not here."""
     get_profile(profile)  # an unknown one is refused before anything is read
     return [_report(entry, profile, home, commands) for entry in lock.models]
 
