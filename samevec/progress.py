@@ -25,7 +25,7 @@ class Progress(Protocol):
         label : str
             What is being done, such as ``"verify model.safetensors"``.
         total : float, optional
-            How much there is to do, in `unit`; None when it cannot be known.
+            The amount of work, in `unit`; None if unknown.
         unit : str
             ``"bytes"``, ``"shapes"``, ``"texts"`` ...
         """
@@ -37,7 +37,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """A :class:`Progress` that says nothing; the default everywhere."""
+    """A :class:`Progress` that shows nothing; the default everywhere."""
 
     @contextmanager
     def step(self, label: str, *, total: float | None = None, unit: str = "") -> Iterator[Callable[[float], None]]:
