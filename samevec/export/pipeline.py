@@ -1,7 +1,7 @@
 """The export from end to end: pinned files in, one published artifact out, or nothing.
 
-Order matters in two places. Every file is verified before anything is loaded. The reference is captured before the
-module is exported, so that no patch of the exporter can reach the numbers the candidate is later judged by.
+Every file is verified before anything is loaded, and the reference is captured before the module is exported, so that
+no patch of the exporter can reach it.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ def _installed_version(name: str) -> str:
 
 
 def toolchain_differences(lock: Lock) -> list[str]:
-    """Return where the installed toolchain is not the lock's, in words.
+    """Return the differences between the installed toolchain and the lock's.
 
-    onnxruntime-gpu has other versions than the package the lock pins (1.31.1 when that had 1.32.0). It takes no part in
-    making a graph, only in checking it, and receipts are bound to its version.
+    onnxruntime-gpu may have another version than the locked onnxruntime: it only checks graphs, and receipts are bound
+    to its version.
     """
     installed = installed_toolchain()
     free = _ONNXRUNTIME if _installed_version(_ONNXRUNTIME) == "missing" else None
@@ -99,13 +99,7 @@ def toolchain_differences(lock: Lock) -> list[str]:
 
 
 def _require_toolchain(lock: Lock) -> None:
-    """Refuse an installation that cannot, or must not, export for this lock.
-
-    Raises
-    ------
-    ExportError
-        With every difference, or with what to install.
-    """
+    """Refuse an installation that cannot, or must not, export for this lock."""
     missing = [name for name, version in installed_toolchain().items() if version == "missing"]
     if missing:
         raise ExportError(
@@ -130,15 +124,12 @@ def export_model(
 
     Parameters
     ----------
-    entry : LockedModel
     lock : Lock
         Its tolerance judges the sweep; its toolchain must be the installed one.
-    profile : str
     home : Path
         Gets ``artifacts/<model>--<profile>--<digest>/`` by one rename at the very end.
     source_dir : Path, optional
         Folder of snapshot folders, see :func:`samevec.export.source.snapshot.locate_snapshot`.
-    progress : Progress, optional
 
     Returns
     -------
@@ -148,9 +139,9 @@ def export_model(
     Raises
     ------
     NativeLibraryError, ProviderUnavailableError
-        What checks the graph is not to be had here.
+        This machine cannot run the checks of the graph.
     SourceError
-        The pinned files cannot be had or are not what is pinned.
+        The pinned files are not available, or not the pinned ones.
     ExportError
         The toolchain differs, the exporter failed, or the graph was refused; nothing is published.
     """
@@ -331,7 +322,7 @@ class _Export:
 
 
 def _pad_token_id(snapshot: Path) -> int:
-    """Return the id the checkpoint pads with; any id would do, since padding is masked."""
+    """Return the checkpoint's padding id; padding is masked, so any id would do."""
     config = json.loads((snapshot / "config.json").read_bytes())
     value = config.get("pad_token_id")
     return int(value) if isinstance(value, int) else 0
@@ -348,11 +339,7 @@ def _digest_files(directory: Path, progress: Progress) -> dict[str, FileDigest]:
 
 
 def _publish(directory: Path, final: Path) -> Artifact:
-    """Give a finished artifact its name.
-
-    The same content may have been published before, perhaps by an export beside this one: names come from content. An
-    intact one stays, with its receipts; a damaged one is replaced.
-    """
+    """Rename a finished artifact; an intact one of the same content stays, with its receipts, a damaged one goes."""
     put_in_place(directory, final, is_intact=_is_intact)
     os.utime(final / MANIFEST_NAME)  # newest again
     return read_artifact(final)

@@ -28,19 +28,11 @@ _LIST_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubFile:
-    """One file of a repository at a commit.
-
-    Attributes
-    ----------
-    path : str
-    size_bytes : int
-    sha256 : str or None
-        None for files kept in git itself: the hub knows only their git hash.
-    """
+    """One file of a repository at a commit."""
 
     path: str
     size_bytes: int
-    sha256: str | None
+    sha256: str | None  # None for files kept in git itself: the hub knows only their git hash
 
 
 class HubFiles(Protocol):
@@ -56,36 +48,13 @@ class HubFiles(Protocol):
 
 
 class Hub:
-    """The hub itself, through huggingface_hub and its settings (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, its token).
-
-    Parameters
-    ----------
-    endpoint : str, optional
-        Address of the hub; huggingface_hub's own rule when left out.
-    """
+    """The hub, through huggingface_hub and its settings (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, its token)."""
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._endpoint = endpoint
 
     def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
-        """Return every file of a repository at a commit.
-
-        Parameters
-        ----------
-        repo : str
-            ``OWNER/NAME``.
-        revision : str
-            40 hex digits.
-
-        Returns
-        -------
-        sequence of HubFile
-
-        Raises
-        ------
-        SourceError
-            The hub cannot be reached, or does not have it.
-        """
+        """Return every file of ``OWNER/NAME`` at a commit; SourceError if the hub lacks it or does not answer."""
         with _hub_errors(repo, revision) as hub, _quiet():
             api = hub.HfApi(endpoint=self._endpoint)
             # It waits for ever unless told.
@@ -102,21 +71,7 @@ class Hub:
         ]
 
     def sha256(self, repo: str, revision: str, path: str) -> str:
-        """Return the sha256 of a file's bytes, by downloading it; for the small files kept in git itself.
-
-        Parameters
-        ----------
-        repo, revision, path : str
-
-        Returns
-        -------
-        str
-
-        Raises
-        ------
-        SourceError
-            It cannot be had.
-        """
+        """Return the sha256 of a file's bytes by downloading it: for the small files kept in git itself."""
         with tempfile.TemporaryDirectory(prefix="samevec-hub-") as directory:
             self.download(repo, revision, path, Path(directory))
             return hashlib.sha256((Path(directory) / path).read_bytes()).hexdigest()
@@ -130,11 +85,10 @@ class Hub:
         *,
         on_bytes: Callable[[float], None] | None = None,
     ) -> None:
-        """Download one file into ``directory/path``, going on where an earlier attempt was cut off.
+        """Download one file into ``directory/path``, resuming an earlier attempt.
 
         Parameters
         ----------
-        repo, revision, path : str
         directory : Path
             Also holds huggingface_hub's notes and partial files, in ``.cache``.
         on_bytes : callable, optional
@@ -143,7 +97,7 @@ class Hub:
         Raises
         ------
         SourceError
-            It cannot be had; the message says what to do.
+            The file is not available; the message says what to do.
         """
         with (
             _hub_errors(repo, revision, path, other_way=_OR_FROM) as hub,
@@ -155,7 +109,7 @@ class Hub:
 
 @contextmanager
 def _hub_errors(repo: str, revision: str, path: str = "", *, other_way: str = "") -> Iterator[Any]:
-    """Give huggingface_hub, and turn whatever goes wrong with it into one clear sentence."""
+    """Yield huggingface_hub, and turn any of its failures into one clear sentence."""
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
@@ -217,7 +171,7 @@ def _other_sentence(error: BaseException, other_way: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep huggingface_hub from drawing bars and from logging each retry: samevec says it in its own way, once."""
+    """Keep huggingface_hub from drawing bars and logging each retry, which samevec reports itself."""
     from huggingface_hub import constants  # noqa: PLC0415
     from huggingface_hub.utils import logging as hub_logging  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
@@ -271,7 +225,7 @@ def _watched(directory: Path, path: str, on_bytes: Callable[[float], None] | Non
 
 
 def partial_files(directory: Path) -> list[Path]:
-    """Return the partial files huggingface_hub keeps below a download folder, to go on with."""
+    """Return the partial files that huggingface_hub keeps below a download folder for resuming."""
     return list((directory / ".cache").rglob("*.incomplete"))
 
 

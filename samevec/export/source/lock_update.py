@@ -32,22 +32,21 @@ _NEEDED = re.compile(
 
 
 def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[str]:
-    """Pin another revision of a model: ask the hub for its files and rewrite the lock.
+    """Pin another revision of a model: ask the hub for its files and rewrite the lock, without its comments.
 
     Parameters
     ----------
     path : Path
-        The lock; replaced in one rename, and left alone where nothing changes.
+        The lock; replaced by one rename, and only if something changes.
     name : str
-        The entry. Its other facts, golden values among them, stay as they are: export and parity judge them.
+        The entry; its other facts, golden values among them, stay: export and parity check them.
     revision : str
         40 hex digits of a commit.
-    hub : HubFiles
 
     Returns
     -------
     list of str
-        What changed, a line each, such as ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``; empty for nothing.
+        Changes, such as ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``.
 
     Raises
     ------
@@ -57,10 +56,6 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
         `revision` is not a full commit.
     SourceError
         The model's source is not the hub, or the hub does not have the revision.
-
-    Notes
-    -----
-    Comments in the lock are lost: the result is written from its records.
     """
     lock = read_lock(path)
     entry = lock.model(name)
@@ -80,24 +75,10 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
 
 
 def pin_answers(path: Path, name: str, answers: Answers) -> list[str]:
-    """Pin the bits that a model gives, as its export on this machine recorded them.
+    """Pin the bits that a model gives, as its export recorded them; return the changes, one line each.
 
-    Parameters
-    ----------
-    path : Path
-        The lock; replaced in one rename, and left alone where nothing changes.
-    name : str
-    answers : Answers
-
-    Returns
-    -------
-    list of str
-        What changed, a line each; empty for nothing.
-
-    Raises
-    ------
-    LockError
-        The lock is not valid, has no such model, or cannot be written.
+    The lock is replaced by one rename, and only if something changes; LockError if it is not valid, has no such model,
+    or cannot be written.
     """
     lock = read_lock(path)
     entry = lock.model(name)

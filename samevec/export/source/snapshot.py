@@ -1,8 +1,7 @@
 """From a lock entry to a snapshot folder that holds the pinned files and nothing else.
 
-Three sources: the hub by revision, the toy models samevec builds, and a folder (``--from DIR``). What comes from the
-first two lies in ``HOME/snapshots/<name>/<revision>/``. It gets there by one rename of a folder whose every file was
-verified, so that whatever kills a download, the final name never stands for half of one.
+Three sources: the hub by revision, the toy models samevec builds, and a folder (``--from DIR``). Files of the first two
+lie in ``HOME/snapshots/<name>/<revision>/``, a folder renamed to that name once every file in it is verified.
 """
 
 from __future__ import annotations
@@ -48,29 +47,27 @@ def locate_snapshot(
 
     Parameters
     ----------
-    entry : LockedModel
     home : Path
         samevec's data folder.
     source_dir : Path, optional
-        Take them from this folder: ``DIR/<name>/``, else ``DIR/<last part of source>/``, else the hub cache's
-        ``DIR/models--OWNER--NAME/snapshots/<revision>/``, else ``DIR`` itself. Symlinks are followed. Where it holds
-        other files too, the result is a folder of links to the pinned ones: no loader can see what was not pinned.
-    progress : Progress
+        Take them from ``DIR/<name>/``, else ``DIR/<last part of source>/``, else the hub cache's
+        ``DIR/models--OWNER--NAME/snapshots/<revision>/``, else ``DIR`` itself. Symlinks are followed. If it holds other
+        files too, the result is a folder of links to the pinned ones, so that no loader sees the others.
     hub : Hub, optional
         Another hub than the one huggingface_hub's settings name.
 
     Returns
     -------
     Path
-        What was fetched or built has been verified, and mended where it was damaged; a folder given by
-        `source_dir` has not: call :func:`verify_snapshot` before anything is loaded.
+        Verified, and repaired where damaged, if fetched or built; from `source_dir` not: call :func:`verify_snapshot`
+        before anything is loaded.
 
     Raises
     ------
     SourceError
-        The files cannot be had; the message says what to do.
+        The files are not available; the message says what to do.
     DigestMismatchError
-        What arrived is not what is pinned.
+        A fetched file is not the pinned one.
     """
     _refuse_unsafe_pins(entry)
     scheme, _, name = entry.source.partition(":")
@@ -87,28 +84,23 @@ def locate_snapshot(
 
 
 def verify_snapshot(path: Path, entry: LockedModel, progress: Progress = _SILENT) -> None:
-    """Compare every pinned file of a snapshot with its size and sha256, before anything is loaded.
+    """Compare every pinned file of a snapshot with its size, then its sha256, before anything is loaded.
 
     Parameters
     ----------
     path : Path
         The snapshot folder; its files may be symlinks.
-    entry : LockedModel
     progress : Progress
-        Gets one step, counted in bytes, and a note for every file that fails where more than one does.
+        Gets one step, counted in bytes, and a note for every failing file if there are several.
 
     Raises
     ------
     SourceMissingError
         A pinned file is not there.
     DigestMismatchError
-        A file is not what was pinned: the first such in the lock's order.
+        A file is not the pinned one: the first such in the lock's order.
     SourceError
         The snapshot asks for code to be run, or a pinned file cannot be read.
-
-    Notes
-    -----
-    Sizes come first, so that a truncated shard is found without hashing gigabytes.
     """
     _refuse_unsafe_pins(entry)
     _refuse_code_files(path, entry)
