@@ -60,24 +60,20 @@ def check_rankings(
     progress: Progress | None = None,
     fix: str | None = None,
 ) -> Rankings:
-    """Rank the retrieval fixture with a candidate and compare with how the reference ranks it.
+    """Rank the retrieval fixture with a candidate and compare with the reference's ranking.
 
     Parameters
     ----------
     model : Embedder or Reranker
-        Through the very objects that serve: once in one call at the default policy, once shuffled.
+        As it serves; runs once in one call at the default policy, once shuffled.
     reference : Reference
         With the fixture's rows.
-    tolerance : Tolerance
-        The lock's.
     bits_required : bool
         Whether the shuffled run must give the same bits.
-    top : int
     fixture : RetrievalFixture, optional
         The built-in one if not given.
-    progress : Progress, optional
     fix : str, optional
-        The command that captures the reference anew, for the message.
+        The command that captures the reference again, for the message.
 
     Returns
     -------
@@ -91,9 +87,9 @@ def check_rankings(
 
     Notes
     -----
-    Two results are a near tie if what they are ranked by differs by no more than the tolerance allows both together:
-    ``atol + rtol * |score|`` for a score, ``atol`` for a cosine distance, whose size says nothing of its error. Another
-    order of near ties is counted; any other change of order fails.
+    Two results are a near tie if their costs differ by no more than the tolerance allows both together:
+    ``atol + rtol * |score|`` for a score, ``atol`` for a cosine distance. Another order of near ties is counted; any
+    other change of order fails.
     """
     fixture = fixture or builtin_fixture()
     retrieval = reference.retrieval
@@ -180,7 +176,7 @@ class _Check:
     def value_findings(
         self, rows: Sequence[TokenRow], computed: dict[str, _Computed], *, bits_required: bool
     ) -> tuple[list[str], list[str]]:
-        """Compare ids and raw rows by the frozen rule, and the two runs with each other; give failures and notes."""
+        """Compare ids and raw rows by the frozen rule, and the two runs with each other; return failures and notes."""
         failures, notes = [], _weight_notes(self.model.entry)
         ids = compare_ids(self.retrieval.ids, [row.ids for row in rows])
         if not ids.passed:

@@ -22,12 +22,12 @@ PAGE_NAME, _RECORD = "index.html", "report.json"
 
 
 def report_record(models: Sequence[dict[str, Any]], *, created_at: str, reference: str = "stored") -> dict[str, Any]:
-    """Return what ``report.json`` holds, and what page and JUnit file are made from.
+    """Return the record in ``report.json``, from which page and JUnit file are made.
 
     Parameters
     ----------
     models : sequence of dict
-        A verdict's record each (:meth:`samevec.parity.verdict.Verdict.to_dict`), with ``binding`` beside it, and
+        Records of verdicts (:meth:`samevec.parity.verdict.Verdict.to_dict`), each with ``binding``, and with
         ``live_toolchain`` and ``baseline_verdict`` where PyTorch was computed again.
     created_at : str
         ISO 8601 in UTC.
@@ -52,19 +52,7 @@ def clear_report(directory: Path | None, junit: Path | None) -> None:
 
 
 def write_report(directory: Path, report: dict[str, Any]) -> tuple[Path, Path]:
-    """Write ``index.html`` and ``report.json`` into a directory, which is made if missing.
-
-    Parameters
-    ----------
-    directory : Path
-    report : dict
-        See :func:`report_record`.
-
-    Returns
-    -------
-    tuple of Path
-        The page and the JSON file.
-    """
+    """Write ``index.html`` and ``report.json`` into a directory, made if missing; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     page, record = directory / PAGE_NAME, directory / _RECORD
     record.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="ascii")

@@ -14,19 +14,10 @@ __all__ = ["junit_xml"]
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
-    """Return a report as JUnit XML.
+    """Return a report, as in ``report.json``, as JUnit XML: a ``testsuite`` a model, which fails as its verdict does.
 
-    Parameters
-    ----------
-    report : mapping
-        As ``report.json`` holds it, see :func:`samevec.parity.report.files.report_record`.
-
-    Returns
-    -------
-    str
-        ``testsuites`` with one ``testsuite`` a model. One ``testcase`` a cell, one a grouping for the rules of the
-        grouping itself, one a ranking; a last one, ``other findings``, is there when something failed that belongs to
-        none of them. So a suite has failures exactly when its verdict failed.
+    It has one ``testcase`` a cell, one a grouping for its own rules, one a ranking, and ``other findings`` for failures
+    that belong to none of them.
     """
     root = ET.Element("testsuites", name="samevec parity")
     for model in report["models"]:
@@ -65,7 +56,7 @@ def _suite(model: Mapping[str, Any], created_at: str) -> ET.Element:
 
 
 def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
-    """Give the name of every test case with its seconds and what failed in it."""
+    """Yield the name of every test case with its seconds and its failures."""
     left = [str(failure) for failure in model["failures"]]
     for cell in model["cells"]:
         name = f"{cell['level']}/{cell['grouping']}"

@@ -18,18 +18,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    r"""Return text with everything that cannot be seen written as an escape, such as ``\x00`` or ``\u202e``.
-
-    Parameters
-    ----------
-    text : str
-        Anything, lone surrogates and NUL included.
-
-    Returns
-    -------
-    str
-        Only characters that XML 1.0 allows and that leave the text around them alone.
-    """
+    r"""Return any text with invisible and non-XML characters written as escapes, such as ``\x00`` or ``\u202e``."""
     return "".join(_escape(char) if unicodedata.category(char) in _UNSEEN else char for char in text)
 
 
@@ -43,15 +32,10 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
 
     Parameters
     ----------
-    name : str
     *children : object
         Markup as it is, anything else as escaped text; None is left out.
     **attributes : object
         ``class_`` for ``class``, ``aria_label`` for ``aria-label``; None is left out.
-
-    Returns
-    -------
-    Markup
     """
     written = joined(_attribute(key, value) for key, value in attributes.items() if value is not None)
     return Markup(f"<{name}{written}>{joined(children)}</{name}>")  # noqa: S704  # every part is escaped

@@ -36,19 +36,10 @@ _NONE = "–"  # noqa: RUF001  a dash in a table
 
 
 def html_page(report: Mapping[str, Any]) -> str:
-    """Return the page of a report.
+    """Return a report as one HTML document that needs no other file and runs no script.
 
-    Parameters
-    ----------
-    report : mapping
-        As ``report.json`` holds it, see :func:`samevec.parity.report.files.report_record`: ``passed``, ``created_at``,
-        ``samevec_version`` and ``models``, a verdict's record each with ``binding`` beside it. Parts that a verdict
-        does not have are left out of the page.
-
-    Returns
-    -------
-    str
-        A whole document that needs no other file and runs no script.
+    `report` is as in ``report.json``, see :func:`samevec.parity.report.files.report_record`; parts that a verdict does
+    not have are left out.
     """
     models = sorted(report["models"], key=lambda model: bool(model["passed"]))  # failures first
     return _template().render(report=report, models=models)
@@ -118,7 +109,7 @@ def _verdict_words(model: Mapping[str, Any]) -> str:
 
 
 def _facts(model: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List what the verdict is about; if any of it changes, it says nothing any more."""
+    """List what the verdict is about and depends on."""
     binding = dict(model.get("binding") or {})
     tolerance = model["tolerance"]
     rule = f"|reference - candidate| <= {tolerance['atol']:g} + {tolerance['rtol']:g} * |reference|"

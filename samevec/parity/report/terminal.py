@@ -24,17 +24,9 @@ _NOT_ASKED = "-"
 
 
 def verdict_table(verdict: Verdict) -> Table:
-    """Render a verdict as a table.
+    """Render a verdict, without its rankings, as a table of greatest absolute differences.
 
-    Parameters
-    ----------
-    verdict : Verdict
-
-    Returns
-    -------
-    rich.table.Table
-        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red. The last
-        lines are what PyTorch's own batches moved. Rankings are below.
+    Failing cells also show how many rows fail, in red; the last lines are PyTorch's own differences between batches.
     """
     outcome = "passed" if verdict.passed else f"FAILED ({len(verdict.failures)} findings)"
     name = "quick parity" if verdict.quick else "parity"
@@ -58,18 +50,12 @@ def failure_lines(verdict: Verdict, *, most: int | None = SHOWN_FAILURES) -> lis
 
 
 def plain_lines(verdict: Verdict, *, most_failures: int | None = None) -> list[str]:
-    """Render a verdict as plain lines, then its rankings, failures and notes in words.
+    """Render a verdict as plain lines with aligned columns, then its rankings, failures and notes in words.
 
     Parameters
     ----------
-    verdict : Verdict
     most_failures : int, optional
         See :func:`failure_lines`.
-
-    Returns
-    -------
-    list of str
-        Columns aligned by spaces; no colour.
     """
     rows = [_headings(verdict), *([text for text, _ in row] for row in _rows(verdict))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
