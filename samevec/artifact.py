@@ -84,7 +84,7 @@ class GraphInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerInfo:
-    """What the runtime must know beside ``tokenizer.json``."""
+    """The tokenizer's settings that ``tokenizer.json`` does not hold."""
 
     pad_token_id: int
     type_ids: bool
@@ -146,7 +146,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """An artifact's directory with its manifest; nothing else has been read yet."""
+    """An artifact's directory with its manifest; no other file has been read."""
 
     path: Path
     manifest: Manifest
@@ -168,7 +168,7 @@ class Artifact:
 
     @property
     def reference_path(self) -> Path:
-        """What PyTorch gave for the built-in cases."""
+        """PyTorch's output for the built-in cases."""
         return self.path / REFERENCE_NAME
 
     @property
@@ -183,7 +183,7 @@ class Artifact:
 
     @property
     def receipts_path(self) -> Path:
-        """Where parity writes its receipts."""
+        """The folder of parity's receipts."""
         return self.path / "receipts"
 
     @property
@@ -245,7 +245,7 @@ def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Com
 
 
 def _entry_changes(manifest: Manifest, entry: LockedModel) -> str:
-    """Say what differs between the entry that was exported and the one of now; long values by their name alone."""
+    """Return the differences between the exported entry and today's; long values by their name alone."""
     old, new = manifest.lock_entry or {}, entry.facts
     changed = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)] if old else []
     words = [

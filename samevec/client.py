@@ -65,11 +65,11 @@ class ModelServerError(RuntimeError):
 
 
 class ProtocolMismatchError(ConnectionError):
-    """What answers speaks another protocol."""
+    """The server speaks another protocol."""
 
 
 def default_address() -> Path:
-    """Return where TrueMemory's client looks: ``~/.truememory/model.sock``."""
+    """Return the address of TrueMemory's client, ``~/.truememory/model.sock``."""
     return Path.home() / ".truememory" / "model.sock"
 
 

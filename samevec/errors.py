@@ -96,7 +96,7 @@ class SamevecError(Exception):
 
     @property
     def without_advice(self) -> str:
-        """The message, without a command that the gate itself would be."""
+        """The message; where its advice is to run the gate, without that."""
         return str(self)
 
 
@@ -352,7 +352,7 @@ class NonFiniteOutputError(InferenceError):
 
     @property
     def without_advice(self) -> str:
-        """What happened alone."""
+        """The failure alone."""
         return self._problem
 
 

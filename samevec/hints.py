@@ -1,4 +1,4 @@
-"""The command lines that messages tell people to run: complete, so that a pasted one works."""
+"""Complete command lines for messages, ready to paste."""
 
 from __future__ import annotations
 

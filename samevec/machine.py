@@ -1,4 +1,4 @@
-"""Facts of the machine: the compute and memory a container really has, and the processor's name."""
+"""Facts of the machine: a container's real compute and memory, and the processor's name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def cgroup_cpu_quota(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_ME
 
 
 def _directory_quota(directory: Path) -> float | None:
-    """Return the limit that one control group sets, of either version."""
+    """Return the CPU limit of one control group, of either version."""
     for limit_name, period_name in (("cpu.max", None), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             fields = (directory / limit_name).read_text().split()
@@ -108,7 +108,7 @@ def available_memory_bytes(root: Path = _CGROUP_ROOT, *, membership: Path = _CGR
 
 
 def _directory_room(directory: Path) -> int | None:
-    """Return the bytes left under the limit that one control group sets, of either version."""
+    """Return the bytes left under the limit of one control group, of either version."""
     for limit_name, usage_name, prefix in (
         ("memory.max", "memory.current", ""),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -177,7 +177,7 @@ def return_freed_memory() -> bool:
 
 
 def _c_function(name: str) -> Callable[..., int] | None:
-    """Return a function of this process's C library by a name that only glibc has; None anywhere but on Linux."""
+    """Return a function of this process's C library by a name that only glibc has; None except on Linux."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 

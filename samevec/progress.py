@@ -32,7 +32,7 @@ class Progress(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """Report one line that stands by itself."""
+        """Report one separate line."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Settings from outside: the only module that reads ``os.environ``, and the one variable set there."""
+"""Settings from outside: the only module that reads ``os.environ``, and the one variable it sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENV_PREFIX = "SAMEVEC"
 
 
 def default_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where artifacts live: ``$SAMEVEC_HOME``, else the platform's user data folder."""
+    """Return the folder of artifacts: ``$SAMEVEC_HOME``, else the platform's user data folder."""
     given = environ.get(f"{ENV_PREFIX}_HOME")
     return Path(given).expanduser() if given else platformdirs.user_data_path("samevec", appauthor=False)
 

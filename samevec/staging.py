@@ -84,7 +84,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def _clear_abandoned(parent: Path) -> None:
-    """Remove what dead processes left; what another one is writing is left alone."""
+    """Remove what dead processes left; directories of living writers stay."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), _locked(path, wait=False):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One TOML file of a command's flags: ``samevec serve --config FILE``. Flags and variables go before it."""
+"""One TOML file of a command's flags, ``samevec serve --config FILE``; flags and variables take precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``samevec demo``: the whole path on the toy pair, each step shown, three real requests answered, then stopped."""
+"""``samevec demo``: exports, proves and serves the toy pair, and sends three real requests."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _post(url: str, body: dict[str, Any]) -> Any:
 
 
 def _shortened(value: Any) -> str:
-    """Return JSON with long arrays of numbers cut, for a line people read."""
+    """Return JSON with long arrays of numbers cut, for one line of a terminal."""
 
     def cut(item: Any) -> Any:
         if isinstance(item, dict):

@@ -1,4 +1,4 @@
-"""PyTorch computed again beside the stored reference: only ``samevec parity --reference live`` needs torch."""
+"""PyTorch computed again beside the stored reference, for ``samevec parity --reference live``."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _expanded(_context: click.Context, _parameter: click.Parameter, lock_ref: st
 
 
 class _PathType(click.Path):
-    """A path as a shell would have understood it: one from a variable may still begin with ``~``."""
+    """A path with ``~`` expanded, which a shell does for arguments but not for variables."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -83,7 +83,7 @@ def _profile_option(function: _F) -> _F:
 
 
 def _running_profile_option(function: _F) -> _F:
-    """Of commands that run something: they check any name themselves, and so exit 3 with the reason."""
+    """Declare --profile for commands that run a model: they check the name themselves and exit 3 with the reason."""
     metavar = "|".join(("auto", *sorted(PROFILES)))
     help_text = "How to run the model; auto takes the best that is here and proved."
     return option("--profile", metavar=metavar, default="cpu", help=help_text)(function)
@@ -147,7 +147,7 @@ def _show_verdict(verdict: Verdict) -> None:
 
 
 def _show_failures(verdict: Verdict) -> None:
-    """Say on standard error what failed, where standard output is for a program."""
+    """Print failures on standard error, while standard output is for a program."""
     from samevec.parity.report.terminal import failure_lines  # noqa: PLC0415
 
     for line in failure_lines(verdict):
@@ -167,7 +167,7 @@ def cli() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """What the commands that work on models of a lock have in common; names are those of the flags."""
+    """The common flags of commands that work on models of a lock, by their names."""
 
     models: Sequence[str] = ()
     profile: str = "cpu"
@@ -185,7 +185,7 @@ class _Request:
         return Commands(lock=self.lock_ref, home=self.home_path, source_dir=self.source_dir)
 
     def export_all(self) -> int:
-        """Export, run the gate, and show what it found, model by model."""
+        """Export, run the gate and show its verdict, model by model."""
         from samevec.gate import prove  # noqa: PLC0415
         from samevec.load import open_candidate  # noqa: PLC0415  onnxruntime
 
@@ -435,7 +435,7 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _outcome(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the one line for whatever ended a command."""
+    """Return the exit code and the one line for an exception that ended a command."""
     if isinstance(error, SamevecError):
         # A full disk is the machine's fault, whichever step met it.
         return 3 if _is_full_disk(error.__cause__) else exit_code(error), str(error)

@@ -1,4 +1,4 @@
-"""What a command that runs the gate ends with: the verdicts decide, whatever could not be written."""
+"""The outcome of a command that runs the gate: verdicts decide, then failed writes."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class GateOutcome:
 
     @property
     def exit_code(self) -> int:
-        """1 if a verdict failed; else 3 if something, a receipt perhaps, could not be written; else 0."""
+        """1 if a verdict failed; else 3 if something, such as a receipt, could not be written; else 0."""
         return 1 if self._failed else 3 if self._unwritten else 0

@@ -1,4 +1,4 @@
-"""``samevec parity``: the gate over several models, its receipts, and the reports of it."""
+"""``samevec parity``: the gate over several models, its receipts and reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["ParityPlan", "run_bisect", "run_parity", "run_selftest"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParityPlan:
-    """What ``samevec parity`` was asked to do; names are those of its flags."""
+    """The flags of ``samevec parity``, by their names."""
 
     lock: Lock
     entries: tuple[LockedModel, ...]
@@ -143,7 +143,7 @@ def _bisect_one(entry: LockedModel, plan: ParityPlan, say: Callable[[str], None]
 
 
 def _prepare_outputs(plan: ParityPlan) -> None:
-    """Find out before the gate runs whether its reports can be written, and remove those of an earlier run."""
+    """Check before the gate runs that its reports can be written, and remove those of an earlier run."""
     for flag, folder in (("--report", plan.report), ("--junit", plan.junit and plan.junit.absolute().parent)):
         if folder is None:
             continue

@@ -1,4 +1,4 @@
-"""Which profile a command runs: the one that was named, if this machine can, or the best that will do."""
+"""Chooses a command's profile: the named one, if this machine can run it, or the best that suits."""
 
 from __future__ import annotations
 

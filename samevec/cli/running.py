@@ -21,7 +21,7 @@ _TIMEOUT_S = 2.0
 
 
 def _fetch(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Ask once, past any proxy: the server is near."""
+    """Send one request, past any proxy, since the server is near."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:  # noqa: S310

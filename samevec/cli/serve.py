@@ -33,7 +33,7 @@ __all__ = ["ServePlan", "load_served", "serve_models"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServePlan:
-    """What ``samevec serve`` was asked to do; names are those of its flags."""
+    """The flags of ``samevec serve``, by their names."""
 
     lock: Lock
     entries: tuple[LockedModel, ...]
@@ -62,7 +62,7 @@ class ServePlan:
     reprobe_s: float = 0.0
 
     def server_settings(self) -> ServerSettings:
-        """Return the part the server needs."""
+        """Return the server's part of the flags."""
         return ServerSettings(
             host=self.host,
             port=self.port,
@@ -128,11 +128,11 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
 
 
 class _StopBeforeReadyError(BaseException):
-    """SIGTERM came while models were loading; nothing was accepted, so that nothing is to be drained."""
+    """SIGTERM came while models were loading; no request is open that needs draining."""
 
 
 class _StopBeforeReady:
-    """A handler of SIGTERM that raises only once every address is held by what gives it back."""
+    """A handler of SIGTERM that raises only once every address is held by a context that releases it."""
 
     def __init__(self) -> None:
         self.came = False
@@ -162,7 +162,7 @@ def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], l
 
 
 def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
-    """Return why a model is not served; None when nothing speaks against it."""
+    """Return why a model is not served; None if it may be."""
     try:
         step()
     except (ParityError, ArtifactError) as error:
@@ -208,7 +208,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
 
 
 def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
-    """Open a model behind its gate, every file verified: at start, and whenever it was unloaded meanwhile."""
+    """Open a model behind its gate, every file verified: at start, and after it was unloaded."""
     return open_proved(
         entry,
         tolerance=plan.lock.tolerance,
@@ -237,7 +237,6 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
 
 
 def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
-    """Load the PyTorch reference itself."""
     from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
     from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
     from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What ``samevec status`` tells: artifacts, receipts, sizes, and what would be served. Loads no model."""
+"""The state that ``samevec status`` shows: artifacts, receipts, sizes and gates. Loads no model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) ->
 
 
 def report_table(reports: Sequence[ModelReport]) -> Table:
-    """Return the short facts as a table for people; what is long is in :func:`report_lines`."""
+    """Return the short facts as a table; the long ones are in :func:`report_lines`."""
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "task", "profile", "gate", "size"):
         table.add_column(heading, no_wrap=True, overflow="fold")

@@ -1,4 +1,4 @@
-"""Progress on a terminal as bars, anywhere else as plain lines."""
+"""Progress as bars on a terminal, elsewhere as plain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording what a native graph answers to the built-in cases, on the machine that exports it."""
+"""Records a native graph's answers to the built-in cases, on the machine that exports it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["multi_head_attention", "reshape", "rotary_embedding"]
 
 
 def _absent(graph: Any) -> Any:
-    """Return the node that stands for an input left out."""
+    """Return the node of an omitted input."""
     node = graph.op("prim::Constant")
     node.setType(torch._C.OptionalType.ofTensor())
     return node
@@ -26,7 +26,7 @@ def _set_float(output: Any, like: Any, n_axes: int) -> Any:
 
 
 def _apply(function: Any, *inputs: Any) -> Any:
-    """Call a function of torch's through the door its tracer watches; torch gives it no types."""
+    """Call a torch autograd function where its tracer sees it; torch gives the method no types."""
     return function.apply(*inputs)
 
 

@@ -109,7 +109,7 @@ def _point_to_data(tensor: onnx.TensorProto, file: BinaryIO) -> None:
 
 
 def _constants_to_initializers(model: onnx.ModelProto) -> None:
-    """Turn large Constant nodes (the rotary tables) into initializers, the only tensors that can be external."""
+    """Turn large Constant nodes (the rotary tables) into initializers, which can be external."""
     kept = []
     for node in model.graph.node:
         value = node.attribute[0].t if node.op_type == "Constant" and node.attribute[0].name == "value" else None

@@ -69,7 +69,7 @@ _ONNXRUNTIME, _ONNXRUNTIME_GPU = "onnxruntime", "onnxruntime-gpu"
 
 
 def installed_toolchain() -> dict[str, str]:
-    """Return the installed version of every distribution the lock's toolchain names, or of what stands in for it."""
+    """Return the installed version of every distribution of the lock's toolchain, or of its substitute."""
     versions = {name: _installed_version(name) for name in TOOLCHAIN_NAMES}
     if versions[_ONNXRUNTIME] == "missing":
         versions[_ONNXRUNTIME] = _installed_version(_ONNXRUNTIME_GPU)
@@ -99,7 +99,7 @@ def toolchain_differences(lock: Lock) -> list[str]:
 
 
 def _require_toolchain(lock: Lock) -> None:
-    """Refuse an installation that cannot, or must not, export for this lock."""
+    """Refuse an installation without the lock's toolchain."""
     missing = [name for name, version in installed_toolchain().items() if version == "missing"]
     if missing:
         raise ExportError(
@@ -163,7 +163,7 @@ def export_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Export:
-    """One export into a directory that is not published yet."""
+    """One export into an unpublished directory."""
 
     entry: LockedModel
     lock: Lock
@@ -173,7 +173,7 @@ class _Export:
     progress: Progress
 
     def write(self) -> Manifest:
-        """Write every file of the artifact; its manifest comes last."""
+        """Write every file of the artifact, its manifest last."""
         from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
 
         entry, toolchain = self.entry, installed_toolchain()
@@ -209,7 +209,7 @@ class _Export:
     def _capture(
         self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]
     ) -> tuple[SweepPlan, SweepReference]:
-        """Write what PyTorch gives for the cases, the fixture and the sweep; return the sweep's."""
+        """Write PyTorch's output for the cases, the fixture and the sweep; return the sweep's."""
         from samevec.parity.reference.pytorch import capture_reference  # noqa: PLC0415  loads torch
 
         captured = capture_reference(
@@ -236,7 +236,7 @@ class _Export:
             raise WeightsDifferError(self.entry.name, problems)
 
     def _record_answers(self, case_set: CaseSet, tokenizer: TokenizerInfo, sweep: SweepReference) -> Answers:
-        """Write the bits of every case, and refuse them where the lock pins others."""
+        """Write the bits of every case, and refuse those that differ from the lock's."""
         from samevec.export.answers import record_answers  # noqa: PLC0415  loads onnx
 
         answers = record_answers(
@@ -253,7 +253,7 @@ class _Export:
         return answers
 
     def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
-        """Return PyTorch itself behind the objects that serve."""
+        """Return PyTorch itself as a model."""
         from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415  the same
 
         return self._open_model(TorchSession(reference), type_ids=reference.type_ids)
@@ -294,7 +294,7 @@ class _Export:
         return info
 
     def _write_graph(self, module: Any) -> Path:
-        """Write the graph, and where each tensor of the checkpoint stands in it."""
+        """Write the graph, and the place of each of the checkpoint's tensors in it."""
         from samevec.export.native import open_checkpoint  # noqa: PLC0415  loads torch
         from samevec.export.weights import native_records, require_records, traced_records, weights_table  # noqa: PLC0415
 

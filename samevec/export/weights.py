@@ -123,7 +123,6 @@ def _may_be_left(name: str) -> bool:
 
 
 def _recomputed(weight: Weight) -> NDArray[Any]:
-    """Return a constant of the form, computed again."""
     if weight.table is not None:
         theta, head_dim, n_positions, which = weight.table
         return rotary_tables(theta, head_dim, n_positions)[which]
@@ -131,7 +130,7 @@ def _recomputed(weight: Weight) -> NDArray[Any]:
 
 
 def _parts(values: NDArray[Any], stored: Sequence[Stored], transformation: str) -> list[NDArray[Any]]:
-    """Take an initialiser out of its layout and apart."""
+    """Unpack an initialiser and split it into its tensors."""
     sizes = [len(tensor.values) for tensor in stored]
     if transformation.endswith("panels"):
         values = unpack(values, sum(sizes))
@@ -169,7 +168,7 @@ def traced_records(module: Any, checkpoint: Checkpoint, graph_path: Path) -> tup
 
 
 def _may_be_constant(values: NDArray[np.float32]) -> bool:
-    """Whether values may belong to a graph's form: a few, or one repeated, such as the bias a norm has not."""
+    """Whether values may belong to a graph's form: a few, or one repeated, such as the zero bias of a norm."""
     return values.size <= _MOST_CONSTANT_VALUES or bool((values == values.flat[0]).all())
 
 
@@ -183,7 +182,7 @@ def _tensors_of(module: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def _found(values: NDArray[np.float32], places: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return as what a parameter stands in the graph: digests, and what was done to it."""
+    """Return digests and transformation of the first form in which a parameter stands in the graph; empty if none."""
     for how, pieces in _forms(values):
         digests = [array_digest(piece) for piece in pieces]
         if all(digest in places for digest in digests):
@@ -204,7 +203,6 @@ def _forms(values: NDArray[np.float32]) -> Iterator[tuple[str, list[NDArray[np.f
 
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Whether two arrays have the same bits."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     kinds = {2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -1,4 +1,4 @@
-"""From a parsed TOML document to lock records; whatever makes no sense is refused with its path."""
+"""From a parsed TOML document to lock records; an error names its path."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def is_revision(text: str) -> bool:
 
 
 def revision_problem(text: str) -> str:
-    """Say what keeps a text from being a full commit."""
+    """Describe what is wrong with a text that is not a full commit."""
     if _SHORT_REVISION.fullmatch(text):
         return f"{text!r} is a short revision; pin all 40 hex digits of the commit"
     if _REVISION.fullmatch(text.lower()):

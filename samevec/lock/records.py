@@ -1,4 +1,4 @@
-"""The records a lock is made of, and their way back to plain dictionaries."""
+"""The records of a lock, and their dictionaries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Toolchain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenTokens:
-    """Token ids a text must give; `prompt` is a prompt's name, or None for no prompt."""
+    """Token ids of a text; `prompt` is a prompt's name, or None for no prompt."""
 
     text: str
     ids: tuple[int, ...]
@@ -87,7 +87,7 @@ class GoldenTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenPair:
-    """What the publisher's model card states for a pair, as rounded there."""
+    """A pair's logit and score, rounded as the publisher's model card states them."""
 
     query: str
     document: str
@@ -214,7 +214,7 @@ class LockedModel:
 
     @property
     def digest(self) -> str:
-        """``"sha256:<64 hex>"`` of :attr:`facts`: any that is changed changes it."""
+        """``"sha256:<64 hex>"`` of :attr:`facts`."""
         return digest_json(self.facts)
 
     @property
@@ -274,7 +274,7 @@ class Lock:
 
     @property
     def default_models(self) -> tuple[LockedModel, ...]:
-        """The models that are meant when none is named, in the lock's order."""
+        """The models of a command that names none, in the lock's order."""
         return tuple(model for model in self.models if not model.optional)
 
     def model(self, name: str) -> LockedModel:

@@ -1,4 +1,4 @@
-"""The native library as Python sees it: found, loaded, asked what it is, and called."""
+"""The native library: finds, loads, checks and calls it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class NativeLibrary:
 
     @property
     def float_environment_problem(self) -> str:
-        """What is wrong with how this thread computes, such as flushed denormals; empty when nothing is."""
+        """Return what is wrong with this thread's float environment, such as flushed denormals; empty if nothing."""
         return bytes(self._functions.samevec_float_environment()).decode("ascii")
 
     def selftest(self) -> dict[str, str]:

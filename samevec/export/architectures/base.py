@@ -1,4 +1,4 @@
-"""What every architecture gives the export: an optimum configuration whose patcher traces our forward."""
+"""The interface of an architecture: an optimum configuration whose patcher traces its own forward."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Architecture:
 
 
 class ContractConfig:
-    """The contract's inputs and output, in place of optimum's; put before the optimum configuration it changes."""
+    """The contract's inputs and output in place of optimum's; a base class that stands before optimum's."""
 
     input_names: tuple[str, ...] = ()
     max_tokens = 0
@@ -76,12 +76,12 @@ class ContractConfig:
 
     @property
     def inputs(self) -> dict[str, dict[int, str]]:
-        """Inputs with their dynamic axes."""
+        """Name the inputs' dynamic axes."""
         return {name: dict(_DYNAMIC_TOKENS) for name in self.input_names}
 
     @property
     def outputs(self) -> dict[str, dict[int, str]]:
-        """The one output with its dynamic axis."""
+        """Name the output's dynamic axis."""
         return {self.output_name: {0: "rows"}}
 
 
@@ -132,7 +132,7 @@ class PaddingComponent:
 
     @classmethod
     def from_bias(cls, key_bias: torch.Tensor, n_heads: int) -> PaddingComponent:
-        """Return it for a bias of shape (rows, tokens); components beyond one only widen the heads."""
+        """Build it from a bias of shape (rows, tokens); components beyond one only widen the heads."""
         per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, n_heads, -1)
         filler = [per_head * 0] * (CUDA_COMPONENTS - 1)
         return cls(torch.cat([torch.ones_like(per_head), *filler], 3), torch.cat([per_head, *filler], 3))

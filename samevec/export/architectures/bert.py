@@ -48,7 +48,6 @@ class _PlainEmbedder(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Pool the states of transformers' own forward."""
         states = self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return {"embedding": pooled_states(states, attention_mask, self._pooling)}
 
@@ -62,7 +61,6 @@ class _PlainReranker(ForwardPatcher):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
-        """Return the logits of transformers' own forward."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         return {"logits": self._kept_forward(**inputs).logits}
 
@@ -99,7 +97,7 @@ class _CudaEncoder(ForwardPatcher):
 
 
 def _require_known(config: Any, max_tokens: int) -> None:
-    """Refuse relatives of BERT whose forward is another than the one written here."""
+    """Refuse relatives of BERT with another forward."""
     kind = getattr(config, "position_embedding_type", "absolute")
     if kind != "absolute":
         raise ExportError(f"positions are {kind!r}, only 'absolute' ones are supported")
@@ -113,7 +111,6 @@ class _CudaEmbedder(_CudaEncoder):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode and pool in ONNX Runtime's own operators; all tokens are of the first segment."""
         body = self._model
         first_segment = body.embeddings.token_type_embeddings.weight[0]
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), first_segment, attention_mask)
@@ -129,7 +126,6 @@ class _CudaReranker(_CudaEncoder):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
-        """Encode and score in ONNX Runtime's own operators."""
         body = self._model.bert
         segments = body.embeddings.token_type_embeddings(token_type_ids)
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), segments, attention_mask)

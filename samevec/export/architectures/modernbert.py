@@ -38,7 +38,6 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Return the logits of transformers' own forward."""
         return {"logits": self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).logits}
 
 
@@ -88,7 +87,6 @@ class _CudaPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode, pool and score in ONNX Runtime's own operators."""
         body = self._model.model
         valid = attention_mask.to(torch.float32)
         shared = self._share(input_ids, valid)
@@ -171,7 +169,7 @@ def _shape(*parts: Any) -> torch.Tensor:
 
 
 def _block_bias(key_bias: torch.Tensor, layout: _Layout, half_window: int) -> torch.Tensor:
-    """Return 0 where a block's query may see a key, and hidden elsewhere, from the padding's bias (rows, tokens)."""
+    """Return 0 where a block's query may see a key, else hidden, from the padding's bias (rows, tokens)."""
     seen = reshape(key_bias.index_select(1, layout.key_index), _shape(layout.rows, -1, layout.seen))
     seen = torch.where(layout.outside[None], HIDDEN, seen)
     window = torch.where(layout.distance.abs() <= half_window, 0.0, HIDDEN)

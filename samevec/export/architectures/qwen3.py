@@ -35,7 +35,6 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Pool the states of transformers' own forward at each row's last token."""
         positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
         states = self._kept_forward(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
@@ -52,7 +51,7 @@ class _CudaPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode in ONNX Runtime's own operators; the last layer computes nothing but each row's last token."""
+        """Encode in ONNX Runtime's own operators; the last layer computes only each row's last token."""
         model = self._model
         states = model.embed_tokens(input_ids)
         *body, top = model.layers
@@ -85,7 +84,7 @@ class _CudaPatcher(ForwardPatcher):
 
 
 def _repeat_heads(states: torch.Tensor, n_heads: int, repeats: int) -> torch.Tensor:
-    """Put each head `repeats` times side by side, as the queries that share it are."""
+    """Put each head `repeats` times side by side, in the order of the queries that share it."""
     split = reshape(states, (0, 0, n_heads, 1, -1))
     return reshape(torch.cat([split] * repeats, 3), (0, 0, -1))
 

@@ -1,4 +1,4 @@
-"""A verified checkpoint's tensors one at a time, in the type they are stored in; no arithmetic is done on them."""
+"""A verified checkpoint's tensors one at a time, in their stored type, without arithmetic."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        """Every tensor, as the files name it."""
+        """Every tensor's name in the files."""
         return list(self._files)
 
     def __contains__(self, parameter: str) -> bool:

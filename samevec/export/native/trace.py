@@ -1,4 +1,4 @@
-"""A native graph with every node's output among its outputs: by it an operator that computes otherwise is found."""
+"""A native graph with every node's output, which finds the operator that computes other bits."""
 
 from __future__ import annotations
 

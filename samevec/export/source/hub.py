@@ -1,4 +1,4 @@
-"""The hub's edge: the only module that talks to it, always by a full commit, and that knows its exceptions."""
+"""The only module that talks to the hub, always by a full commit, and that knows its exceptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HubFile:
 
 
 class HubFiles(Protocol):
-    """What `samevec lock update` asks the hub."""
+    """The hub's part in ``samevec lock update``."""
 
     def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
         """Return every file of a repository at a commit."""
@@ -123,7 +123,7 @@ def _hub_errors(repo: str, revision: str, path: str = "", *, other_way: str = ""
 
 
 def _sentence(error: BaseException, other_way: str) -> str:
-    """Say what an exception of huggingface_hub, or of what it uses, means for the user."""
+    """Explain an exception of huggingface_hub, or of its dependencies, to the user."""
     from huggingface_hub import errors  # noqa: PLC0415
 
     # It hides why a first look failed behind "not found locally"; the cause says it.
@@ -138,7 +138,7 @@ def _sentence(error: BaseException, other_way: str) -> str:
 
 
 def _sentences(other_way: str) -> tuple[tuple[tuple[type[BaseException], ...], str], ...]:
-    """Return what each class means; the first match wins, so subclasses stand before their bases."""
+    """Return the meaning of each class; the first match wins, so subclasses stand before their bases."""
     from huggingface_hub import errors  # noqa: PLC0415
     from requests import exceptions as http  # noqa: PLC0415
 
@@ -196,7 +196,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _watched(directory: Path, path: str, on_bytes: Callable[[float], None] | None) -> Iterator[None]:
-    """Report the bytes a download has on disk: huggingface_hub has no hook for them that covers all its transports."""
+    """Report the bytes a download has on disk: huggingface_hub's own hook does not cover all its transports."""
     if on_bytes is None:
         yield
         return

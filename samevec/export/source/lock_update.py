@@ -1,4 +1,4 @@
-"""``samevec lock update NAME``: the only thing that writes a lock, by revision or with a model's answers."""
+"""``samevec lock update NAME``: the only writer of a lock, by revision or with a model's answers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _put(path: Path, lock: Lock, entry: LockedModel) -> None:
 
 
 def _pin(entry: LockedModel, repo: str, revision: str, hub: HubFiles) -> tuple[LockedFile, ...]:
-    """Return the needed files of a revision: those pinned before in their order, then new ones by name."""
+    """Return the files of a revision to pin: those pinned before in their order, then new ones by name."""
     before = [file.path for file in entry.files]
     listed = [f for f in hub.list_files(repo, revision) if f.path in before or _NEEDED.fullmatch(f.path)]
     paths = {file.path for file in listed}
@@ -130,7 +130,7 @@ def _shown(file: LockedFile | None) -> str:
 
 
 def _write(path: Path, lock: Lock) -> None:
-    """Replace a lock in one rename, after reading it back: a lock that cannot be read is never written."""
+    """Replace a lock in one rename, after checking that the new text can be read."""
     text = dump_lock(lock)
     if parse_lock(text, origin=lock.origin) != lock:
         raise LockError(f"{lock.origin}: what would be written does not read back as what it says; nothing was written")

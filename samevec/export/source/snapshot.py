@@ -168,7 +168,7 @@ def _refuse_code_files(path: Path, entry: LockedModel) -> None:
 
 
 def _refuse_remote_code(path: Path, entry: LockedModel) -> None:
-    """Refuse configurations that ask a loader to import something; called on verified files only."""
+    """Refuse verified configurations that ask a loader to import code."""
     for locked in entry.files:
         name = locked.path.rpartition("/")[2]
         if name not in ("config.json", "tokenizer_config.json", "modules.json"):
@@ -208,7 +208,7 @@ def _resolve_source(entry: LockedModel, source_dir: Path) -> Path:
 
 
 def _pinned_view(entry: LockedModel, source: Path, snapshots: Path, progress: Progress) -> Path:
-    """Return the folder itself where it holds only pinned files, else a folder of links to those."""
+    """Return the folder itself if it holds only pinned files, else a folder of links to those."""
     _refuse_code_files(source, entry)
     for locked in entry.files:
         if not (source / locked.path).is_file():
@@ -226,7 +226,7 @@ def _pinned_view(entry: LockedModel, source: Path, snapshots: Path, progress: Pr
 
 
 def _leaves(folder: Path) -> dict[str, str]:
-    """Return all that is no real folder, with what it links to; a linked folder counts as one thing."""
+    """Return everything but real folders, with its link targets; a linked folder counts as one thing."""
     return {
         file.relative_to(folder).as_posix(): str(file.readlink()) if file.is_symlink() else ""
         for file in folder.rglob("*")
@@ -242,7 +242,7 @@ def _write_links(directory: Path, targets: dict[str, str]) -> None:
 
 
 def _publish(final: Path, write: Callable[[Path], None]) -> None:
-    """Write a small folder beside its final name and rename it there; the old one, if any, goes."""
+    """Write a small folder beside its final name and rename it there, in place of an old one."""
     temporary = final.with_name(f"{final.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -291,7 +291,7 @@ def _download(entry: LockedModel, repo: str, final: Path, progress: Progress, hu
 
 
 def _holds(directory: Path, locked: LockedFile) -> bool:
-    """Whether a folder holds a pinned file; one that is there but wrong is removed."""
+    """Whether a folder holds a pinned file; a wrong one is removed."""
     file = directory / locked.path
     if not file.is_file():
         return False
@@ -302,7 +302,7 @@ def _holds(directory: Path, locked: LockedFile) -> bool:
 
 
 def _drop_useless_partials(staging: Path, missing: list[LockedFile]) -> None:
-    """Keep a partial file only where going on can succeed: named by a pinned sha256, and not longer than the whole."""
+    """Keep a partial file only if it can be resumed: named by a pinned sha256, and not longer than the whole."""
     for leftover in partial_files(staging):
         size_bytes = leftover.stat().st_size
         if not any(locked.sha256 in leftover.name and size_bytes <= locked.size_bytes for locked in missing):
@@ -338,7 +338,7 @@ def _download_file(get: Callable[..., None], staging: Path, locked: LockedFile, 
 
 @contextmanager
 def _exclusive(lock_file: Path, progress: Progress) -> Iterator[None]:
-    """Hold a lock among processes; two that fetch the same snapshot must not share a partial folder."""
+    """Hold a lock among processes, so that two fetches of a snapshot do not share a partial folder."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("w") as file:
         try:
@@ -351,7 +351,7 @@ def _exclusive(lock_file: Path, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _disk_errors(name: str) -> Iterator[None]:
-    """Turn what the disk refuses into one clear sentence."""
+    """Turn errors of the disk into one clear sentence."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Rankings over the retrieval fixture: the candidate's beside the reference's, through the objects that serve."""
+"""Rankings over the retrieval fixture, the candidate's beside the reference's, through the model that serves."""
 
 from __future__ import annotations
 
@@ -157,11 +157,10 @@ class _Check:
 
     @property
     def n_queries(self) -> int:
-        """Queries of the fixture."""
         return len(self.fixture.queries)
 
     def result(self, **found: Any) -> Rankings:
-        """Return a record of what was found, with what was ranked."""
+        """Return the record of the findings."""
         entry = self.model.entry
         n_items = len(self.fixture.documents if entry.task == "embed" else self.fixture.queries[0].candidates)
         return Rankings(
@@ -272,7 +271,7 @@ def _place_grades(query: RetrievalQuery) -> dict[int, int]:
 
 
 def _weight_notes(entry: LockedModel) -> list[str]:
-    """Say where the ratings mean nothing; whether a folder's weights are trained cannot be known here."""
+    """Say where ratings mean nothing; a folder's weights may be untrained, which cannot be known here."""
     if entry.source.startswith("toy:"):
         return ["rankings: the toy models' weights are generated; the ratings say nothing, only their equality does"]
     if entry.source.startswith("local:"):

@@ -185,7 +185,7 @@ class RankingRun:
 
     @property
     def first_changes(self) -> int:
-        """Queries whose first result is another."""
+        """Queries whose first result differs."""
         return sum(change.first is not None for change in self.changes)
 
     @property
@@ -200,7 +200,7 @@ class RankingRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Changes that near ties do not explain, one sentence a kind."""
+        """Changes that near ties do not explain, one sentence for each kind."""
         kinds = {
             "another first result": [change.swapped_first for change in self.changes],
             "other members": [change.swapped_members for change in self.changes],
@@ -262,7 +262,7 @@ class Rankings:
 
     @property
     def words(self) -> str:
-        """One line: what was ranked, and how much of it changed."""
+        """One line: the ranked items, and how many changed."""
         what = f"rankings of {self.n_items} items for {self.n_queries} queries"
         if not self.runs:
             return f"{what}: not computed"

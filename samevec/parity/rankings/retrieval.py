@@ -54,7 +54,7 @@ class RetrievalFixture:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Subjects asked for and others that never are; two sentences that answer the query, then six that do not."""
+    """Subjects with a query and others without; two sentences that answer it, then six that do not."""
 
     query: str
     subjects: tuple[str, ...]
@@ -201,7 +201,7 @@ def _topics() -> Iterator[tuple[int, _Field, str, str]]:
 
 
 def _relevant(topic: int) -> int:
-    """Return how many of a topic's eight documents are relevant: each of 1 to 8 equally often."""
+    """Return the number of a topic's eight documents that are relevant: each of 1 to 8 equally often."""
     return 1 + (3 * topic + topic // 8) % _PER_TOPIC
 
 
@@ -229,7 +229,7 @@ def _sentence(template: str, subject: str, stream: random.Random) -> str:
 
 
 def _candidates(topic: int, documents: list[_Document]) -> tuple[int, ...]:
-    """Choose what a reranker orders: up to three hits, then distractors of the topic, then of the field."""
+    """Choose a reranker's candidates: up to three hits, then distractors of the topic, then of the field."""
     own = [i for i, document in enumerate(documents) if document.topic == topic]
     hits = sorted((i for i in own if documents[i].grade), key=lambda i: (-documents[i].grade, i))[:_MOST_HITS]
     same_field = [i for i, document in enumerate(documents) if document.topic == topic // 4 * 4 + (topic + 1) % 4]

@@ -1,4 +1,4 @@
-"""A run of the gate over several models as one record, and the files it is written to."""
+"""A run of the gate over several models as one record, and its files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def report_record(models: Sequence[dict[str, Any]], *, created_at: str, referenc
 
 
 def clear_report(directory: Path | None, junit: Path | None) -> None:
-    """Remove what an earlier run wrote, so that what is there afterwards is of this one."""
+    """Remove the report of an earlier run."""
     stale = [] if directory is None else [directory / PAGE_NAME, directory / _RECORD]
     for path in [*stale, *([] if junit is None else [junit])]:
         path.unlink(missing_ok=True)

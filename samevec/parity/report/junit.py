@@ -75,12 +75,12 @@ def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
 
 
 def _take(failures: list[str], name: str) -> list[str]:
-    """Remove and return the failures that a cell or grouping of this name has written."""
+    """Remove and return the failures of a cell or grouping of this name."""
     found = [failure for failure in failures if failure.startswith(f"{name}: ")]
     failures[:] = [failure for failure in failures if failure not in found]
     return found
 
 
 def _text(text: str) -> str:
-    """Return text that XML may hold; lines stay lines."""
+    """Return text that XML may hold; line breaks stay."""
     return "\n".join(visible(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""SVG elements from pure functions: text is escaped, and what cannot be seen is spelled out."""
+"""SVG elements from pure functions; text is escaped, invisible characters too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _attribute(key: str, value: object) -> Markup:
 
 
 def joined(children: Iterable[object]) -> Markup:
-    """Return children one after another, escaped where they are not markup; None is left out."""
+    """Return children one after another, escaped unless they are markup; None is left out."""
     return Markup("").join(_child(child) for child in children if child is not None)
 
 

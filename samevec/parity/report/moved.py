@@ -57,7 +57,7 @@ def moved_lines(older: Sequence[Mapping[str, Any]], model: Mapping[str, Any]) ->
 
 
 def _figures(model: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Return every cell's greatest absolute difference; a word where it is not finite, None where nothing ran."""
+    """Return every cell's greatest absolute difference; a word if it is not finite, None if nothing ran."""
     return {
         f"{cell['level']}/{cell['grouping']}": cell["comparison"] and cell["comparison"]["max_abs"]
         for cell in model["cells"]

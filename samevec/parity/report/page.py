@@ -1,4 +1,4 @@
-"""One self-contained HTML page about one or several verdicts: ``page.html.j2``, and what it asks for. Pure."""
+"""One self-contained HTML page about one or several verdicts, from ``page.html.j2``. Pure."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def _template() -> jinja2.Template:
 
 
 class _Absent(jinja2.ChainableUndefined):
-    """A part that a verdict's record does not have; it may be asked for, and shows as nothing."""
+    """A part that a verdict's record does not have; it may be read, and shows as nothing."""
 
 
 def _shown(value: object) -> object:
-    """Spell out what cannot be seen, in everything that is not markup already."""
+    """Escape invisible characters in everything that is not markup already."""
     return value if isinstance(value, Markup | jinja2.Undefined) else visible(str(value))
 
 
@@ -145,7 +145,7 @@ def _plain(value: object) -> str:
 
 
 def _usual_cells(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the cells of the groupings; what has a table of its own is left out."""
+    """Return the cells of the groupings; those with a table of their own are left out."""
     return [cell for cell in model["cells"] if cell["level"] != "golden" and cell["grouping"] not in _LIVE]
 
 
@@ -167,7 +167,7 @@ def _difference(cell: Mapping[str, Any]) -> str:
 def _same_bits(
     grid: Mapping[tuple[str, str], Mapping[str, Any]], grouping: str, levels: Sequence[str]
 ) -> tuple[str, bool]:
-    """Say for a grouping whether repeats, and the same rows alone, gave the same bits; and whether that fails."""
+    """Return for a grouping whether repeats, and the same rows alone, gave the same bits; and whether that fails."""
     cells = [grid[grouping, level] for level in levels if (grouping, level) in grid]
     valued = [cell for cell in cells if cell["level"] != "ids" and cell["comparison"] and cell["repeats"]]
     if not valued:

@@ -61,7 +61,7 @@ class _LogAxis:
         return self.start + (math.log(value, self.base) - self.low) * step
 
     def ticks(self, *, most: int) -> list[int]:
-        """Return exponents that are marked: every one, or every second, third ... so that there are not too many."""
+        """Return the exponents to mark: every one, or every second, third ... so that they fit."""
         stride = math.ceil((self.high - self.low + 1) / most)
         return [i for i in range(self.low, self.high + 1) if i % stride == 0]
 
@@ -207,7 +207,6 @@ def _x_tick(at: float, words: object, *, grid: bool) -> Markup:
 
 
 def _power(exponent: int) -> Markup:
-    """Return a power of ten as it is read best."""
     if -1 <= exponent <= 3:
         return escape(f"{10.0**exponent:g}")
     return joined(["10", element("tspan", exponent, dy="-5", font_size="75%")])

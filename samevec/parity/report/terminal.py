@@ -1,4 +1,4 @@
-"""A verdict for people: one line a grouping, one column a level."""
+"""A verdict on a terminal: one line a grouping, one column a level."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verdict_table(verdict: Verdict) -> Table:
 
 
 def failure_lines(verdict: Verdict, *, most: int | None = SHOWN_FAILURES) -> list[str]:
-    """Return the first failures in words, and how many more there are; all of them for None."""
+    """Return the first failures, and how many more there are; all of them for None."""
     lines = [f"failed: {failure}" for failure in verdict.failures[:most]]
     more = len(verdict.failures) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
@@ -76,7 +76,7 @@ def _headings(verdict: Verdict) -> list[str]:
 
 
 def _rows(verdict: Verdict) -> list[list[tuple[str, str]]]:
-    """Return texts with their styles, row by row: token ids, groupings, then what else was compared."""
+    """Return texts with their styles, row by row: token ids, groupings, then the other comparisons."""
     levels, runs = _value_levels(verdict), {run.name for run in verdict.runs}
     alone = [cell for cell in verdict.cells if cell.level not in levels]  # no column of its own level
     others = dict.fromkeys(
@@ -116,7 +116,7 @@ def _run_row(verdict: Verdict, run: GroupingRun, levels: list[str]) -> list[tupl
 
 
 def _other_row(verdict: Verdict, grouping: str, levels: list[str]) -> list[tuple[str, str]]:
-    """Return the line of cells that ran in no grouping of the matrix, such as comparisons with a live reference."""
+    """Return the line of cells outside the groupings, such as comparisons with a live reference."""
     by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == grouping}
     blank = (_NOT_ASKED, "dim")
     first = next(by_level[level] for level in levels if level in by_level)
@@ -131,7 +131,7 @@ def _values(by_level: Mapping[str, Cell], levels: list[str]) -> list[tuple[str, 
 
 
 def _baseline_rows(verdict: Verdict, levels: list[str]) -> list[list[tuple[str, str]]]:
-    """Return the lines of what PyTorch's own batches moved at export."""
+    """Return the lines of PyTorch's own differences between batches at export."""
     blank, baseline = (_NOT_ASKED, "dim"), verdict.torch_baseline
     if baseline is None:
         return []
