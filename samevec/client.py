@@ -36,14 +36,14 @@ __all__ = [
     "ping",
 ]
 
-#: How long a request may take when the caller says nothing; TrueMemory's client has the same.
+#: The default time limit of a request, as in TrueMemory's client.
 DEFAULT_TIMEOUT_S = 120.0
 
 _PROTOCOL_VERSION = 1
 _MAX_FRAME_BYTES = 10 << 20
 _HEADER = struct.Struct(">I")
 _PING_TIMEOUT_S = 5.0
-#: Options of sentence-transformers' own methods, with the value that asks for what happens anyway.
+#: Options of sentence-transformers' own methods, with the one value that is accepted.
 _NEUTRAL_OPTIONS = {"show_progress_bar": False, "convert_to_numpy": True}
 
 
@@ -278,6 +278,6 @@ def _array(answer: dict[str, Any], name: str) -> NDArray[np.float32]:
     try:
         record = answer[name]
         values = np.frombuffer(base64.b64decode(record["__ndarray__"], validate=True), dtype="<f4")
-        return values.reshape(record["shape"]).astype(np.float32)  # a copy: what frombuffer gives is read-only
+        return values.reshape(record["shape"]).astype(np.float32)  # a copy: frombuffer's is read-only
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolMismatchError(f"the answer holds no array {name!r}: an incompatible server") from error

@@ -28,7 +28,7 @@ def unfinished_directory(parent: Path) -> Iterator[Path]:
     process is in another container.
     """
     with ExitStack() as held:
-        with _locked(parent / _LOCK_NAME):  # so that no other process clears it before it is locked
+        with _locked(parent / _LOCK_NAME):  # no other process clears it before it is locked
             _clear_abandoned(parent)
             directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             held.callback(shutil.rmtree, directory, ignore_errors=True)

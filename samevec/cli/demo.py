@@ -28,7 +28,7 @@ __all__ = ["REQUESTS", "run_demo"]
 
 _EMBEDDER, _RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
 
-#: The three requests, as anyone would send them.
+#: The three requests: route and body.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/embeddings", {"model": _EMBEDDER, "input": ["the same text, the same vector"]}),
     (

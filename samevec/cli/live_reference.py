@@ -74,7 +74,7 @@ def compute_live(
     ConfigError, SourceError, ExportError
         torch is not installed; the pinned files are not available; they and the lock disagree.
     """
-    # Here, since they load torch and what fetches files.
+    # They load torch and the hub's client.
     from samevec.export.pipeline import installed_toolchain  # noqa: PLC0415
     from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
     from samevec.parity.reference.pytorch import capture_reference, load_reference_model  # noqa: PLC0415

@@ -443,7 +443,7 @@ def _outcome(error: Exception) -> tuple[int, str]:
         return 3, f"the disk is full, or a limit on file sizes was met: {error}"
     if isinstance(error, OSError):
         return 3, str(error)
-    # A fault of ours: said in one line, with the way to see all of it.
+    # A bug in samevec: one line, with the way to see the traceback.
     return 3, f"internal error: {type(error).__name__}: {error} (SAMEVEC_DEBUG=1 shows the traceback)"
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "GOOD_ENOUGH", "Purpose", "resolve_profile"]
 
-#: In place of a profile's name: choose.
+#: The name that asks for a choice of profile.
 AUTO = "auto"
 
 Purpose = Literal["export", "parity", "serve", "prove and serve"]
 
-#: Gate states that a chosen profile's models may have, by what is to be done with them.
+#: Gate states that a chosen profile's models may have, by the purpose.
 GOOD_ENOUGH: dict[Purpose, tuple[str, ...]] = {
     "export": ("passed", "failed", "stale", "missing", "not exported"),
     "parity": ("passed", "failed", "stale", "missing"),

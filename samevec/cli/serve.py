@@ -99,7 +99,7 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
         A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
     """
     settings = plan.server_settings()
-    # A key file that cannot be used and a busy port are found before gigabytes are read.
+    # Find an unusable key file and a busy port before gigabytes are read.
     read_api_keys(settings.api_key_file)
     require_tls(settings)
     if settings.otlp_endpoint is not None:
@@ -116,7 +116,7 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
             say(f"samevec: not serving: {refusal}")
         return 3 if refusals else run_server(served, settings, endpoints)
     except BaseException:
-        # Whatever it has become on its way: an extension module that is just being imported makes it its own failure.
+        # Any exception: an extension module that is being imported turns the signal's into its own.
         if not on_stop.came:
             raise
         say("samevec: stopped before it was ready")
@@ -229,7 +229,7 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
         entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
     )
     verdict = prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
-    if not verdict.passed:  # said here, whatever became of its receipt
+    if not verdict.passed:  # reported whether or not its receipt was written
         fix = plan.commands.export(entry.name, plan.profile, source=entry.source)
         raise ParityFailedError(f"{entry.name}: parity failed here: {'; '.join(verdict.failures[:3])}", fix=fix)
     if verdict.receipt_problem:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
 
 
-#: What gives the module onnxruntime where the package for CPUs must not be installed beside it.
+#: Distributions of the module onnxruntime, of which only one can be installed.
 _ONNXRUNTIME, _ONNXRUNTIME_GPU = "onnxruntime", "onnxruntime-gpu"
 
 
@@ -341,7 +341,7 @@ def _digest_files(directory: Path, progress: Progress) -> dict[str, FileDigest]:
 def _publish(directory: Path, final: Path) -> Artifact:
     """Rename a finished artifact; an intact one of the same content stays, with its receipts, a damaged one goes."""
     put_in_place(directory, final, is_intact=_is_intact)
-    os.utime(final / MANIFEST_NAME)  # newest again
+    os.utime(final / MANIFEST_NAME)  # now the newest
     return read_artifact(final)
 
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WeightRecord", "module_problems", "native_records", "require_records", "traced_records", "weights_table"]
 
-#: Ends of tensor names that a checkpoint may hold and no module reads: positions that count from 0, rotary frequencies
+#: Ends of tensor names that no module needs to read: positions that count from 0, rotary frequencies
 #: computed from the configuration, and a head tied to the token table.
 _UNREAD_ENDS = ("position_ids", "rotary_emb.inv_freq", "lm_head.weight")
-#: Parameters that a module may hold and no graph of ours need compute with: BERT's pooler, where an embedder pools.
+#: Parameters that a graph may leave out: BERT's pooler, where an embedder pools.
 _UNUSED_STARTS = ("pooler.", "bert.pooler.")
 # Initialisers of a traced graph that may be constants of the form: sizes, scales, epsilons.
 _MOST_CONSTANT_VALUES = 64

@@ -33,7 +33,7 @@ __all__ = ["FROZEN_TOLERANCE", "TOOLCHAIN_NAMES", "is_revision", "parse_document
 #: No lock may widen it.
 FROZEN_TOLERANCE = Tolerance(atol=1e-4, rtol=1e-3)
 
-#: The distributions whose versions decide what an export gives.
+#: The distributions whose versions decide an export's output.
 TOOLCHAIN_NAMES = (
     "torch",
     "transformers",

@@ -28,7 +28,7 @@ __all__ = [
     "rotary_tables",
 ]
 
-#: Added to the scores of keys that must not be seen. exp() of it is exactly 0 in float32 beside any score a model
+#: Added to the scores of hidden keys. exp() of it is exactly 0 in float32 beside any score a model
 #: gives, and it is finite, so that a block with no visible key gives numbers (which nothing reads) and not NaN.
 HIDDEN = -1e5
 

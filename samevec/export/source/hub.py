@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub", "HubFile", "HubFiles", "partial_files"]
 
-# The other way to a snapshot; to a list of files there is none.
+# Advice for downloads; a list of files has no other source.
 _OR_FROM = " or pass a snapshot folder with --from DIR"
-# How often a download's bytes on disk are looked at: smooth for a bar, nothing for the disk.
+# Interval between looks at a download's bytes on disk.
 _POLL_S = 0.25
 _LIST_TIMEOUT_S = 30.0
 
@@ -57,7 +57,7 @@ class Hub:
         """Return every file of ``OWNER/NAME`` at a commit; SourceError if the hub lacks it or does not answer."""
         with _hub_errors(repo, revision) as hub, _quiet():
             api = hub.HfApi(endpoint=self._endpoint)
-            # It waits for ever unless told.
+            # Without a timeout it waits for ever.
             info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_LIST_TIMEOUT_S)
         if info.sha != revision:
             raise SourceError(f"{repo}: asked for revision {revision}, the hub answered with {info.sha}")
@@ -126,7 +126,7 @@ def _sentence(error: BaseException, other_way: str) -> str:
     """Explain an exception of huggingface_hub, or of its dependencies, to the user."""
     from huggingface_hub import errors  # noqa: PLC0415
 
-    # It hides why a first look failed behind "not found locally"; the cause says it.
+    # This class hides the first failure, which is its cause.
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         return _sentence(error.__cause__, other_way)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

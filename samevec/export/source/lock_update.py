@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pin_answers", "update_lock"]
 
-# What loading reads: weights, configurations, the tokenizer in each of its forms, and the folders of
+# Files that loading reads: weights, configurations, the tokenizer in each of its forms, and the folders of
 # sentence-transformers' modules. Not read: cards, other frameworks' weights, ready-made ONNX files.
 _NEEDED = re.compile(
     r"(?:(?:model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
@@ -66,7 +66,7 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
     if scheme != "hf":
         raise SourceError(f"{name}: its source is {entry.source}, and only hf: sources can be asked for a revision")
     files = _pin(entry, repo, revision, hub)
-    # Answers are of the old weights: the next export says what the new ones give.
+    # The answers belong to the old weights; the next export records new ones.
     updated = replace(entry, revision=revision, files=files, answers=None if files != entry.files else entry.answers)
     changes = _changes(entry, updated)
     if changes:
@@ -134,7 +134,7 @@ def _write(path: Path, lock: Lock) -> None:
     text = dump_lock(lock)
     if parse_lock(text, origin=lock.origin) != lock:
         raise LockError(f"{lock.origin}: what would be written does not read back as what it says; nothing was written")
-    # Through a symlink, so that the link stays one.
+    # The target of a symlink, so that the link stays.
     target = path.resolve()
     try:
         mode = target.stat().st_mode & 0o777

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["locate_snapshot", "verify_snapshot"]
 
 _WEIGHTS_ENDING = ".safetensors"
-# Weights that are pickles, or other frameworks': reading a pickle runs whatever its author wrote.
+# Weights that are pickles, or other frameworks': reading a pickle runs code.
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".msgpack")
 _SILENT = SilentProgress()
 
@@ -153,7 +153,7 @@ def _sha256_problem(file: Path, locked: LockedFile, on_bytes: Callable[[float], 
 
 
 def _refuse_unsafe_pins(entry: LockedModel) -> None:
-    # The lock's parser refuses these too; an entry built in code has not met it.
+    # The lock's parser refuses these too; entries built in code do not pass through it.
     for locked in entry.files:
         if locked.path.endswith((*_PICKLE_ENDINGS, ".py")):
             raise SourceError(
@@ -331,7 +331,7 @@ def _download_file(get: Callable[..., None], staging: Path, locked: LockedFile, 
     else:
         problem = _sha256_problem(file, locked, lambda n_bytes: None)
     if problem is not None:
-        # Left in place, huggingface_hub would take it for done and never ask again.
+        # Left in place, huggingface_hub would take it as complete and not download it again.
         file.unlink()
         raise problem
 

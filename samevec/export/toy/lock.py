@@ -60,7 +60,7 @@ _PAIRS = (
     ("how to implement quick sort in python?", "Introduction of quick sort", -2.6020, 0.0690),
     ("how to implement quick sort in python?", "The weather is nice today", -0.2137, 0.4468),
 )
-# What the native graphs answer, as `samevec export --lock toy` says; other operators or cases need other values here.
+# Answers of the native graphs, from `samevec export --lock toy`; other operators or cases need new values here.
 _EMBEDDER_ANSWERS = PinnedAnswers(
     arithmetic=1,
     case_set_digest="sha256:682f749dedf022292759c2e946416705f4eccb827458dfda65f0ddb9180f95d2",

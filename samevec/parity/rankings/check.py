@@ -44,7 +44,7 @@ __all__ = ["TOP", "check_rankings"]
 #: Results taken for each query.
 TOP = 100
 
-# Another company for every row than in one sorted call at the default budget.
+# Puts rows into other microbatches than one sorted call at the default budget.
 _SHUFFLED_BUDGET = 512
 _SHUFFLED_SEED = 32
 

@@ -25,7 +25,7 @@ _PER_TOPIC = 8
 #: Documents a reranker scores for each query.
 _CANDIDATES = 6
 _MOST_HITS = 3
-#: One document in this number is three sentences long, so that lengths differ as they do in a store.
+#: One document in N is three sentences long, so that lengths differ as in a store.
 _LONG_EVERY = 20
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE_NAME", "REPORT_VERSION", "clear_report", "report_record", "write_junit", "write_report"]
 
-#: Of ``report.json``; grows when a key changes its meaning or goes.
+#: Of ``report.json``; raised when a key changes its meaning or is removed.
 REPORT_VERSION = 1
 
 PAGE_NAME, _RECORD = "index.html", "report.json"

@@ -61,7 +61,7 @@ def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
     for cell in model["cells"]:
         name = f"{cell['level']}/{cell['grouping']}"
         found = _take(left, name)
-        if not cell["passed"] and not found:  # a grouping that could not run is said once, not once a level
+        if not cell["passed"] and not found:  # a grouping that could not run is reported once, not once a level
             found = [f"{name}: {cell['error'] or 'failed'}"]
         yield name, cell["elapsed_s"], found
     for run in model["groupings"]:

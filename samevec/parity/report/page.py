@@ -239,7 +239,7 @@ def _ratio_figures(model: Mapping[str, Any]) -> list[tuple[Markup, str]]:
     return figures
 
 
-# Numbers of a record; what JSON cannot hold stands there as a word.
+# Numbers of a record, where infinity and NaN are words, since JSON cannot hold them.
 
 
 def _greatest(records: Iterable[Mapping[str, Any]], name: str) -> float:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SHOWN_FAILURES", "failure_lines", "plain_lines", "verdict_table"]
 
-#: Failures that a command tells in words; reports and receipts have all of them.
+#: Failures that a command prints; reports and receipts have all of them.
 SHOWN_FAILURES = 3
 
 _NOT_ASKED = "-"
