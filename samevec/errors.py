@@ -383,8 +383,6 @@ class ReferenceMissingError(ParityError):
 class ParityFailedError(ParityError):
     """The candidate differs from the reference by more than the tolerance."""
 
-    state = "failed"
-
 
 class ReceiptMissingError(ParityError):
     """Parity was never run for this artifact on this machine."""
