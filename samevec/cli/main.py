@@ -280,11 +280,17 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 @option("--host", default="127.0.0.1", help="TCP address.")
 @option("--port", type=int, default=8765, help="TCP port; 0 takes a free one.")
 @option("--uds", type=_PathType(), help="HTTP on this Unix socket (owner only) instead of TCP.")
-@option("--socket", "socket_path", type=_PathType(), help="The framed protocol on this Unix socket.")
+@option("--socket", type=_PathType(), help="The framed protocol on this Unix socket.")
 @option("--truememory", is_flag=True, help="The framed protocol where TrueMemory's client looks for it.")
 @option("--api-key-file", type=_PathType(), help="Bearer keys, one a line.")
 @option("--token-budget", type=click.IntRange(min=1), help="Padded tokens of one microbatch.  [default: by profile]")
-@option("--max-queue", type=click.IntRange(min=1), default=8192, help="Most texts or pairs accepted and unfinished.")
+@option(
+    "--max-queue",
+    "max_queue_items",
+    type=click.IntRange(min=1),
+    default=8192,
+    help="Most texts or pairs accepted and unfinished.",
+)
 @option("--drain-s", type=click.FloatRange(min=0), default=30.0, help="Seconds for accepted work after SIGTERM.")
 @option("--log-requests", type=click.Choice(["none", "errors", "all"]), default="errors", help="A line each for these.")
 @option("--tls-cert", type=_PathType(dir_okay=False), metavar="FILE", help="Certificate chain, PEM: HTTP over TLS.")
@@ -306,6 +312,7 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flags: Any) -> int:
     """Serve exported models over HTTP and Unix sockets; refuses what was not proved here (exit 3)."""
     from samevec.cli.serve import ServePlan, serve_models  # noqa: PLC0415
+    from samevec.server.settings import ServerSettings  # noqa: PLC0415
 
     lock, home = load_lock(lock_ref), home or default_home()
     commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
@@ -313,7 +320,9 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
     if flags["backend"] == "onnx":
         purpose: Purpose = "prove and serve" if flags["prove_first"] else "serve"
         flags["profile"] = _resolved(flags["profile"], entries, home, purpose)
-    plan = ServePlan(lock=lock, entries=tuple(entries), home=home, commands=commands, **flags)
+    model_flags = {name: flags.pop(name) for name in ("profile", "backend", "source_dir", "prove_first")}
+    common: dict[str, Any] = {"lock": lock, "entries": tuple(entries), "home": home, "commands": commands}
+    plan = ServePlan(settings=ServerSettings(**flags), **common, **model_flags)
     return serve_models(plan, progress=make_progress(_err), say=_say)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -33,55 +33,17 @@ __all__ = ["ServePlan", "load_served", "serve_models"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServePlan:
-    """The flags of ``samevec serve``, by their names."""
+    """Models to serve, where they come from, and the server's settings."""
 
     lock: Lock
     entries: tuple[LockedModel, ...]
     home: Path
     commands: Commands
+    settings: ServerSettings = field(default_factory=ServerSettings)
     profile: str = "cpu"
     backend: Literal["onnx", "torch"] = "onnx"
     source_dir: Path | None = None
     prove_first: bool = False
-    host: str = "127.0.0.1"
-    port: int = 8765
-    uds: Path | None = None
-    socket_path: Path | None = None
-    truememory: bool = False
-    api_key_file: Path | None = None
-    token_budget: int | None = None
-    max_queue: int = 8192
-    drain_s: float = 30.0
-    log_format: Literal["text", "json"] = "text"
-    log_requests: Literal["none", "errors", "all"] = "errors"
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    cors_origins: tuple[str, ...] = ()
-    otlp_endpoint: str | None = None
-    idle_unload_s: float = 0.0
-    reprobe_s: float = 0.0
-
-    def server_settings(self) -> ServerSettings:
-        """Return the server's part of the flags."""
-        return ServerSettings(
-            host=self.host,
-            port=self.port,
-            uds=self.uds,
-            socket=self.socket_path,
-            truememory=self.truememory,
-            api_key_file=self.api_key_file,
-            token_budget=self.token_budget,
-            max_queue_items=self.max_queue,
-            drain_s=self.drain_s,
-            log_format=self.log_format,
-            log_requests=self.log_requests,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            cors_origins=self.cors_origins,
-            otlp_endpoint=self.otlp_endpoint,
-            idle_unload_s=self.idle_unload_s,
-            reprobe_s=self.reprobe_s,
-        )
 
 
 def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], None]) -> int:
@@ -98,7 +60,7 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
     ConfigError, NotReadyError, ArtifactError, InferenceError
         A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
     """
-    settings = plan.server_settings()
+    settings = plan.settings
     # Find an unusable key file and a busy port before gigabytes are read.
     read_api_keys(settings.api_key_file)
     require_tls(settings)
@@ -190,7 +152,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         candidate = _open(entry, plan)
     receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
     model, reloadable = candidate.model, None
-    if plan.idle_unload_s:
+    if plan.settings.idle_unload_s:
         reloadable = Reloadable(model.engine, lambda: _open(entry, plan).model.engine)
         model = replace(model, engine=reloadable.engine)
     return ServedModel(
@@ -215,7 +177,7 @@ def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
         profile=plan.profile,
         home=plan.home,
         commands=plan.commands,
-        token_budget=plan.token_budget,
+        token_budget=plan.settings.token_budget,
     )
 
 
@@ -226,7 +188,7 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
         return
     progress.note(f"{entry.name}: parity {state.summary}; running the gate")
     candidate = open_candidate(
-        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
+        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.settings.token_budget
     )
     verdict = prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
     if not verdict.passed:  # reported whether or not its receipt was written
@@ -251,6 +213,6 @@ def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         tokenizer_path=snapshot / "tokenizer.json",
         pad_token_id=0,
         type_ids=reference.type_ids,
-        token_budget=plan.token_budget,
+        token_budget=plan.settings.token_budget,
     )
     return ServedModel(model=model, profile="torch", backend="torch", gate="reference")
