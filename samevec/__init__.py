@@ -8,4 +8,4 @@ from samevec.settings import silence_onnxruntime
 
 __all__ = ["Embedder", "Ranked", "Reranker", "__version__", "load_embedder", "load_reranker"]
 
-silence_onnxruntime()  # here, since everything of ours imports this first and onnxruntime later
+silence_onnxruntime()  # before anything imports onnxruntime

@@ -1,3 +1,3 @@
-"""The one place that states the version (CHANGELOG.md must agree; a test compares them)."""
+"""The one place of the version; CHANGELOG.md must agree, which a test checks."""
 
 __version__ = "0.1.0"

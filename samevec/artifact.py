@@ -5,10 +5,10 @@
     HOME/artifacts/<model>--<profile>--<16 hex of the artifact digest>/
         model.onnx  model.onnx.data  tokenizer.json  reference.safetensors
         weights.json       where each tensor of the checkpoint stands in the graph
-        answers.json       of a native graph: the bits of every built-in case
-        trace.onnx         of a native graph: the same with every node's output
-        manifest.json      what everything else must hash to
-        receipts/          what parity found on this machine
+        answers.json       native graphs: the bits of every built-in case
+        trace.onnx         native graphs: the same graph with every node's output
+        manifest.json      digests of everything else
+        receipts/          results of parity on this machine
 """
 
 from __future__ import annotations
@@ -72,33 +72,19 @@ class FileDigest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphInfo:
-    """What the graph promises.
+    """What the graph promises."""
 
-    Attributes
-    ----------
-    form : str
-        ``"native"``, ``"plain"`` or ``"cuda"``.
-    opset : int
-        Of the default ONNX domain.
-    inputs, outputs : mapping of str to str
-        Name to ``dtype[axis,axis]``.
-    max_tokens : int
-        The longest row the graph can take.
-    width : int
-        Components of a raw output row.
-    """
-
-    form: str
-    opset: int
-    inputs: Mapping[str, str]
+    form: str  # "native", "plain" or "cuda"
+    opset: int  # of the default ONNX domain
+    inputs: Mapping[str, str]  # name to dtype[axis,axis]
     outputs: Mapping[str, str]
-    max_tokens: int
-    width: int
+    max_tokens: int  # the longest row the graph can take
+    width: int  # components of a raw output row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerInfo:
-    """What the runtime must know beside ``tokenizer.json``."""
+    """The tokenizer's settings that ``tokenizer.json`` does not hold."""
 
     pad_token_id: int
     type_ids: bool
@@ -108,8 +94,8 @@ class TokenizerInfo:
 class Manifest:
     """The record in ``manifest.json``; its bytes' digest is the artifact's digest.
 
-    ``arithmetic`` and ``answers`` are a native graph's: the library's number, and the digest of the bits that every
-    built-in case gave (:class:`samevec.parity.answers.Answers`). ``lock_entry`` is what ``lock_entry_digest`` is of.
+    ``arithmetic`` (the library's number) and ``answers`` (digest of :class:`samevec.parity.answers.Answers`) are set
+    for native graphs alone. ``lock_entry_digest`` is the digest of ``lock_entry``.
     """
 
     model: str
@@ -160,7 +146,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """An artifact's directory with its manifest; nothing else has been read yet."""
+    """An artifact's directory with its manifest; no other file has been read."""
 
     path: Path
     manifest: Manifest
@@ -182,7 +168,7 @@ class Artifact:
 
     @property
     def reference_path(self) -> Path:
-        """What PyTorch gave for the built-in cases."""
+        """PyTorch's output for the built-in cases."""
         return self.path / REFERENCE_NAME
 
     @property
@@ -197,7 +183,7 @@ class Artifact:
 
     @property
     def receipts_path(self) -> Path:
-        """Where parity writes its receipts."""
+        """The folder of parity's receipts."""
         return self.path / "receipts"
 
     @property
@@ -213,13 +199,7 @@ def artifact_directory_name(manifest: Manifest) -> str:
 
 
 def read_artifact(path: Path) -> Artifact:
-    """Read the manifest of an artifact directory.
-
-    Raises
-    ------
-    ArtifactCorruptError
-        It has no readable manifest.
-    """
+    """Read the manifest of an artifact directory; raise :class:`ArtifactCorruptError` if it has no readable one."""
     manifest_path = path / MANIFEST_NAME
     try:
         content = manifest_path.read_bytes()
@@ -229,10 +209,7 @@ def read_artifact(path: Path) -> Artifact:
 
 
 def list_artifacts(home: Path) -> list[Artifact]:
-    """Return every readable artifact under a home, newest first.
-
-    Unfinished exports have other names and are never listed; a directory whose manifest cannot be read is skipped.
-    """
+    """Return every artifact with a readable manifest under a home, newest first."""
     found: list[tuple[int, str, Artifact]] = []
     for path in (home / "artifacts").glob("*--*--*"):
         if path.name.startswith("."):
@@ -250,11 +227,8 @@ def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Com
 
     Parameters
     ----------
-    home : Path
-    entry : LockedModel
-    profile : str
     commands : Commands, optional
-        Writes the command that mends it; one that names only the home when not given.
+        Writes the command in the error; one that names only the home when not given.
 
     Raises
     ------
@@ -271,7 +245,7 @@ def find_artifact(home: Path, entry: LockedModel, profile: str, *, commands: Com
 
 
 def _entry_changes(manifest: Manifest, entry: LockedModel) -> str:
-    """Say what differs between the entry that was exported and the one of now; long values by their name alone."""
+    """Return the differences between the exported entry and today's; long values by their name alone."""
     old, new = manifest.lock_entry or {}, entry.facts
     changed = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)] if old else []
     words = [
@@ -284,20 +258,17 @@ def _entry_changes(manifest: Manifest, entry: LockedModel) -> str:
 
 
 def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:
-    """Recompute every digest of an artifact.
-
-    Always reads every byte: a change that keeps size and time stamp is noticed too.
+    """Recompute every digest of an artifact from all its bytes.
 
     Parameters
     ----------
-    artifact : Artifact
     fix : str, optional
-        The command that makes it anew, for the message.
+        The command that exports it again, for the message.
 
     Raises
     ------
     ArtifactCorruptError
-        Names the first file that is missing or changed, in name order.
+        Names the first file, by name, that is missing or changed.
     """
     names = sorted(artifact.manifest.files)
     # hashlib releases the interpreter lock: files are hashed side by side.

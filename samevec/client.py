@@ -1,7 +1,7 @@
-"""A client of the framed protocol: stand-ins for TrueMemory's proxies that send what they are asked for.
+"""A client of the framed protocol, with the names and signatures of TrueMemory's proxies.
 
-TrueMemory's own client takes any option and drops it. These have the same names and signatures, send the options that
-the server knows, and refuse the others by name. They need numpy and the standard library, and start no server.
+TrueMemory's own client drops options; this one sends those the server knows and refuses the others by name. It needs
+numpy and the standard library, and starts no server.
 
 References
 ----------
@@ -36,14 +36,14 @@ __all__ = [
     "ping",
 ]
 
-#: How long a request may take when the caller says nothing; TrueMemory's client has the same.
+#: The default time limit of a request, as in TrueMemory's client.
 DEFAULT_TIMEOUT_S = 120.0
 
 _PROTOCOL_VERSION = 1
 _MAX_FRAME_BYTES = 10 << 20
 _HEADER = struct.Struct(">I")
 _PING_TIMEOUT_S = 5.0
-#: Options of sentence-transformers' own methods, with the value that asks for what happens anyway.
+#: Options of sentence-transformers' own methods, with the one value that is accepted.
 _NEUTRAL_OPTIONS = {"show_progress_bar": False, "convert_to_numpy": True}
 
 
@@ -55,7 +55,7 @@ class ModelServerError(RuntimeError):
     kind : str
         The server's error type, such as ``"overloaded"``.
     retry_after_s : int or None
-        When to come again, where the server said so.
+        When to try again, if the server stated it.
     """
 
     def __init__(self, message: str, *, kind: str, retry_after_s: int | None = None) -> None:
@@ -65,11 +65,11 @@ class ModelServerError(RuntimeError):
 
 
 class ProtocolMismatchError(ConnectionError):
-    """What answers speaks another protocol."""
+    """The server speaks another protocol."""
 
 
 def default_address() -> Path:
-    """Return where TrueMemory's client looks: ``~/.truememory/model.sock``."""
+    """Return the address of TrueMemory's client, ``~/.truememory/model.sock``."""
     return Path.home() / ".truememory" / "model.sock"
 
 
@@ -105,14 +105,14 @@ class EmbeddingProxy:
         texts : str or iterable of str
             One string counts as one text.
         timeout : float, optional
-            Seconds for the whole request. The server is told, and runs nothing after it. `DEFAULT_TIMEOUT_S` when None.
+            Seconds for the whole request, sent as its deadline; `DEFAULT_TIMEOUT_S` when None.
         batch_size : int, optional
             Most rows of any session run that holds one of these texts.
         dimensions : int, optional
             Cut vectors to this length, without scaling again (sentence-transformers' ``truncate_dim``).
         prompt_name : {"query", "document"}, optional
         **options
-            ``show_progress_bar=False`` and ``convert_to_numpy=True`` ask for what happens anyway.
+            Only ``show_progress_bar=False`` and ``convert_to_numpy=True``, the behaviour in any case.
 
         Returns
         -------
@@ -121,7 +121,7 @@ class EmbeddingProxy:
         Raises
         ------
         TypeError
-            An option that the server does not know; names it.
+            The server does not know an option; names it.
         TimeoutError, ConnectionError, ModelServerError
         """
         _refuse_options("encode", options)
@@ -159,7 +159,7 @@ class RerankerProxy:
         batch_size: int | None = None,
         **options: Any,
     ) -> NDArray[np.float32]:
-        """Score (query, document) pairs, see :meth:`EmbeddingProxy.encode`.
+        """Score (query, document) pairs; options and errors as in :meth:`EmbeddingProxy.encode`.
 
         Returns
         -------
@@ -239,7 +239,7 @@ def _connect(address: str | Path, deadline_s: float) -> socket.socket:
 
 
 def _arm(connection: socket.socket, deadline_s: float) -> None:
-    """Give the next operation what is left of the time: the deadline is the request's, not each operation's."""
+    """Limit the next operation to the time left before the request's deadline."""
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError
@@ -278,6 +278,6 @@ def _array(answer: dict[str, Any], name: str) -> NDArray[np.float32]:
     try:
         record = answer[name]
         values = np.frombuffer(base64.b64decode(record["__ndarray__"], validate=True), dtype="<f4")
-        return values.reshape(record["shape"]).astype(np.float32)  # a copy: what frombuffer gives is read-only
+        return values.reshape(record["shape"]).astype(np.float32)  # a copy: frombuffer's is read-only
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolMismatchError(f"the answer holds no array {name!r}: an incompatible server") from error

@@ -21,24 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sha256_file(path: Path, *, on_bytes: Callable[[int], None] | None = None) -> str:
-    """Return the sha256 of a file's bytes.
-
-    Parameters
-    ----------
-    path : Path
-    on_bytes : callable, optional
-        Called with the number of bytes read since the last call, for progress.
-
-    Returns
-    -------
-    str
-        64 lower-case hex digits.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    """
+    """Return the sha256 of a file's bytes as 64 lower-case hex digits; `on_bytes` gets the count of each read."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
@@ -57,17 +40,7 @@ def array_digest(array: NDArray[Any]) -> str:
 
 
 def canonical_json(record: Any) -> bytes:
-    """Return the one JSON text of a record: sorted keys, no spaces, ASCII, no NaN.
-
-    Parameters
-    ----------
-    record : Any
-        Made of dict, list, str, int, float, bool and None.
-
-    Returns
-    -------
-    bytes
-    """
+    """Return the one JSON text of a record of plain values: sorted keys, no spaces, ASCII, no NaN."""
     return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 

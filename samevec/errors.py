@@ -7,7 +7,7 @@
       LockError                   a lock cannot be used
         LockValidationError       a value in it is wrong; names the path in the lock
         LockVersionError          written for another version of samevec
-      SourceError                 the pinned files cannot be had
+      SourceError                 the pinned files are not available
         SourceMissingError        a pinned file is not there
         DigestMismatchError       a file's size or sha256 is not the pinned one
       ArtifactError               an exported artifact cannot be used
@@ -23,14 +23,14 @@
         BatchTooLargeError        more items than the server takes in one request
       OverloadedError             the queue is full; try again later
       DeadlineExceededError       the deadline passed before the work was done
-      WorkCancelledError          the caller gave the work up
+      WorkCancelledError          the caller cancelled the work
       NotReadyError               not serving (yet, or any more)
       InferenceError              the session could not compute
         SessionLoadError          the graph could not be loaded
-        ProviderUnavailableError  the execution provider asked for is not to be had
+        ProviderUnavailableError  the requested execution provider is not available
         NativeLibraryError        the native library is not there or cannot be used here
         SessionRunError           a run failed
-          ItemsFailedError        it failed for some items, for want of memory even alone; names them
+          ItemsFailedError        it failed for some items, even run alone; names them
         NonFiniteOutputError      a run gave NaN, infinity or a zero vector
       ParityError                 the gate does not let this be served
         ReferenceMissingError     the artifact carries no reference to compare with
@@ -38,8 +38,8 @@
         ReceiptMissingError       parity was never run here
         StaleReceiptError         something the receipt was bound to has changed
 
-Each class carries what it knows as attributes and a message that says what to do next. Two tables map classes to
-numbers: :data:`EXIT_CODES` here for processes, and ``samevec.server.error_map`` for HTTP.
+Each class carries what it knows as attributes, and a message that ends with what to do next. :data:`EXIT_CODES` maps
+classes to exit codes, ``samevec.server.error_map`` to HTTP statuses.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SamevecError(Exception):
 
     @property
     def without_advice(self) -> str:
-        """The message, without a command that the gate itself would be."""
+        """The message; where its advice is to run the gate, without that."""
         return str(self)
 
 
@@ -109,15 +109,7 @@ class LockError(SamevecError):
 
 
 class LockValidationError(LockError):
-    """A value in a lock is wrong.
-
-    Attributes
-    ----------
-    path : str
-        Where in the lock, such as ``models[1].files[3].sha256``; empty for the whole file.
-    origin : str
-        The lock's file name.
-    """
+    """A value in a lock is wrong; ``path`` is where, such as ``models[1].files[3].sha256`` (empty: the whole file)."""
 
     def __init__(self, path: str, problem: str, *, origin: str = "lock") -> None:
         self.path = path
@@ -140,7 +132,7 @@ class LockVersionError(LockError):
 
 
 class SourceError(SamevecError):
-    """The pinned files of a model cannot be had."""
+    """The pinned files of a model are not available."""
 
 
 class SourceMissingError(SourceError):
@@ -152,15 +144,7 @@ class SourceMissingError(SourceError):
 
 
 class DigestMismatchError(SourceError):
-    """A file's size or sha256 is not the pinned one.
-
-    Attributes
-    ----------
-    path : Path
-    kind : str
-        ``"size"`` or ``"sha256"``.
-    expected, found : str
-    """
+    """A file's size or sha256 (``kind``) is not the pinned one."""
 
     def __init__(self, path: Path, kind: str, *, expected: object, found: object) -> None:
         self.path = path
@@ -178,14 +162,7 @@ class ArtifactError(SamevecError):
 
 
 class ArtifactMissingError(ArtifactError):
-    """Nothing usable has been exported for this model and profile.
-
-    Attributes
-    ----------
-    reason : str
-    fix : str
-        The one command that mends it.
-    """
+    """Nothing usable has been exported for this model and profile; ``fix`` is the command that exports it."""
 
     def __init__(self, model: str, profile: str, *, reason: str, fix: str) -> None:
         self.model = model
@@ -196,13 +173,7 @@ class ArtifactMissingError(ArtifactError):
 
 
 class ArtifactCorruptError(ArtifactError):
-    """A file of an artifact is missing or has changed since it was published.
-
-    Attributes
-    ----------
-    fix : str or None
-        The command that puts an intact one in its place, where it is known.
-    """
+    """A file of an artifact is missing or has changed; ``fix`` is the command that replaces the artifact, if known."""
 
     def __init__(self, path: Path, problem: str, *, fix: str | None = None) -> None:
         self.path = path
@@ -223,13 +194,7 @@ def _first_of(problems: Sequence[str], most: int) -> str:
 
 
 class GraphContractError(ExportError):
-    """The exported graph breaks the contract, or differs from PyTorch at some shape.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        Every violation found, not only the first.
-    """
+    """The exported graph breaks the contract, or differs from PyTorch; ``problems`` has every violation."""
 
     def __init__(self, model: str, problems: Sequence[str]) -> None:
         self.model = model
@@ -238,13 +203,7 @@ class GraphContractError(ExportError):
 
 
 class WeightsDifferError(ExportError):
-    """The weights of checkpoint, PyTorch module and graph are not the same, bit for bit.
-
-    Attributes
-    ----------
-    problems : tuple of str
-        Every tensor at fault, by name.
-    """
+    """Weights of checkpoint, PyTorch module and graph differ in bits; ``problems`` names every such tensor."""
 
     def __init__(self, model: str, problems: Sequence[str]) -> None:
         self.model = model
@@ -253,12 +212,7 @@ class WeightsDifferError(ExportError):
 
 
 class AnswersDifferError(ExportError):
-    """A model does not answer with the bits that its entry in the lock pins.
-
-    Attributes
-    ----------
-    model : str
-    """
+    """A model does not answer with the bits that its entry in the lock pins."""
 
     def __init__(self, model: str, problem: str) -> None:
         self.model = model
@@ -289,12 +243,7 @@ class EmptyInputError(InputError):
 
 
 class InputTooLongError(InputError):
-    """An item is longer than the limit and truncation was declined.
-
-    Attributes
-    ----------
-    n_tokens, limit_tokens : int
-    """
+    """An item is longer than the limit and truncation was declined."""
 
     def __init__(self, *, field: str, index: int | None, n_tokens: int, limit_tokens: int) -> None:
         self.n_tokens = n_tokens
@@ -309,13 +258,7 @@ class BatchTooLargeError(InputError):
 
 
 class OverloadedError(SamevecError):
-    """The queue is full.
-
-    Attributes
-    ----------
-    retry_after_s : float
-        When trying again is sensible.
-    """
+    """The queue is full; ``retry_after_s`` says when to try again."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         self.retry_after_s = retry_after_s
@@ -330,7 +273,7 @@ class DeadlineExceededError(SamevecError):
 
 
 class WorkCancelledError(SamevecError):
-    """The caller gave its work up; what had not run was dropped."""
+    """The caller cancelled its work; what had not run was dropped."""
 
     def __init__(self, message: str = "cancelled by the caller; nothing was returned") -> None:
         super().__init__(message)
@@ -349,7 +292,7 @@ class SessionLoadError(InferenceError):
 
 
 class ProviderUnavailableError(InferenceError):
-    """The execution provider asked for is not to be had on this machine."""
+    """The requested execution provider is not available on this machine."""
 
     def __init__(self, provider: str, reason: str) -> None:
         self.provider = provider
@@ -357,14 +300,7 @@ class ProviderUnavailableError(InferenceError):
 
 
 class NativeLibraryError(InferenceError):
-    """The native library is not there, or cannot be used here.
-
-    Attributes
-    ----------
-    path : Path
-    rebuild : bool
-        Whether building it again would help.
-    """
+    """The native library is not there, or cannot be used here; ``rebuild`` says whether a new build would help."""
 
     def __init__(self, path: Path, problem: str, *, rebuild: bool = True) -> None:
         self.path = path
@@ -375,13 +311,7 @@ class NativeLibraryError(InferenceError):
 
 
 class SessionRunError(InferenceError):
-    """A session run failed.
-
-    Attributes
-    ----------
-    out_of_memory : bool
-        Whether the run failed because memory could not be allocated.
-    """
+    """A session run failed, because memory could not be allocated where ``out_of_memory`` is set."""
 
     def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
         self.out_of_memory = out_of_memory
@@ -394,7 +324,7 @@ class ItemsFailedError(SessionRunError):
     Attributes
     ----------
     causes : dict of int to SessionRunError
-        What happened to each item, by its position in the caller's order.
+        The failure of each item, by its position in the caller's order.
     indices : tuple of int
         Those positions, ascending.
     """
@@ -412,13 +342,7 @@ class ItemsFailedError(SessionRunError):
 
 
 class NonFiniteOutputError(InferenceError):
-    """The session gave NaN, infinity or a zero vector for an item.
-
-    Attributes
-    ----------
-    indices : tuple of int
-        The items at fault, counted from 0 in the caller's order.
-    """
+    """The session gave NaN, infinity or a zero vector for the items at ``indices``, in the caller's order."""
 
     def __init__(self, indices: Sequence[int], *, what: str = "not finite") -> None:
         self.indices = tuple(indices)
@@ -428,7 +352,7 @@ class NonFiniteOutputError(InferenceError):
 
     @property
     def without_advice(self) -> str:
-        """What happened alone."""
+        """The failure alone."""
         return self._problem
 
 
@@ -440,7 +364,7 @@ class ParityError(SamevecError):
     state : str
         ``"failed"``, ``"stale"`` or ``"missing"``.
     fix : str
-        The one command that mends it.
+        The command to run next.
     """
 
     state = "failed"
@@ -459,8 +383,6 @@ class ReferenceMissingError(ParityError):
 class ParityFailedError(ParityError):
     """The candidate differs from the reference by more than the tolerance."""
 
-    state = "failed"
-
 
 class ReceiptMissingError(ParityError):
     """Parity was never run for this artifact on this machine."""
@@ -469,13 +391,7 @@ class ReceiptMissingError(ParityError):
 
 
 class StaleReceiptError(ParityError):
-    """Something the receipt was bound to has changed.
-
-    Attributes
-    ----------
-    changes : tuple of str
-        What changed, in words, such as ``"onnxruntime 1.31.1 -> 1.32.0"``.
-    """
+    """Something the receipt was bound to has changed; ``changes`` has items like ``"onnxruntime 1.31.1 -> 1.32.0"``."""
 
     state = "stale"
 
@@ -499,17 +415,7 @@ EXIT_CODES: dict[type[BaseException], int] = {
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for an exception.
-
-    Parameters
-    ----------
-    error : BaseException
-
-    Returns
-    -------
-    int
-        1 parity failed, 2 usage or lock or input, 3 not ready or environment; 3 for classes not listed.
-    """
+    """Return an exception's exit code by :data:`EXIT_CODES`; 3 for classes that are not listed."""
     for cls in type(error).__mro__:
         if cls in EXIT_CODES:
             return EXIT_CODES[cls]

@@ -1,4 +1,4 @@
-"""The command lines that messages tell people to run: complete, so that a pasted one works."""
+"""Complete command lines for messages, ready to paste."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Commands"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commands:
-    """Writes commands that mean the same models, wherever they are pasted.
+    """Writes commands that mean the same models in any shell.
 
     Attributes
     ----------
     lock : str, Path or None
         As it was named: None for the packaged lock, ``"toy"``, or a file.
     home : Path or None
-        Where artifacts are; left out of commands where it is what they would take by themselves.
+        Where artifacts are; left out of commands where it is the default.
     source_dir : Path or None
         Folder of checkpoint files, for exports.
     """
@@ -30,14 +30,7 @@ class Commands:
     source_dir: Path | None = None
 
     def export(self, model: str, profile: str, *, source: str = "") -> str:
-        """Return the command that exports a model and proves it.
-
-        Parameters
-        ----------
-        model, profile : str
-        source : str
-            The lock's; ``local:`` models cannot be exported without a folder.
-        """
+        """Return the command that exports a model and proves it; a ``local:`` `source` needs a folder."""
         folder: list[str] = []
         if self.source_dir is not None:
             folder = ["--from", str(self.source_dir.absolute())]

@@ -1,4 +1,4 @@
-"""Facts of the machine: the compute and memory a container really has, and the processor's name."""
+"""Facts of the machine: a container's real compute and memory, and the processor's name."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def cgroup_cpu_quota(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_ME
     Returns
     -------
     float or None
-        Cores' worth of time, such as 0.5 or 2.0: the smallest limit of the process's group and all groups above it, as
-        far as they can be seen from here. None where there is no limit or no control group.
+        Cores, such as 0.5: the smallest limit of the process's group and the visible groups above it; None if
+        unlimited.
 
     References
     ----------
-    Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``cpu.max``: "$MAX $PERIOD"), ``scheduler/sched-bwc.rst``
-    (version 1: ``cpu.cfs_quota_us``, -1 for none), and ``cgroups(7)`` for the lines of ``/proc/self/cgroup``.
+    Linux ``admin-guide/cgroup-v2.rst`` (``cpu.max``: "$MAX $PERIOD"), ``scheduler/sched-bwc.rst`` (version 1:
+    ``cpu.cfs_quota_us``, -1 for none), ``cgroups(7)`` (``/proc/self/cgroup``).
     """
     quotas = [_directory_quota(directory) for directory in _cgroup_directories(root, membership, "cpu")]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _directory_quota(directory: Path) -> float | None:
-    """Return the limit that one control group sets, of either version."""
+    """Return the CPU limit of one control group, of either version."""
     for limit_name, period_name in (("cpu.max", None), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
             fields = (directory / limit_name).read_text().split()
@@ -73,7 +73,7 @@ def _directory_quota(directory: Path) -> float | None:
 
 
 def _cgroup_directories(root: Path, membership: Path, controller: str) -> Iterator[Path]:
-    """Give every directory that may limit this process: mount points, its own groups, and those above them."""
+    """Yield every directory that may limit this process: mount points, its own groups, and those above them."""
     mounts = [root, root / controller]
     yield from mounts
     try:
@@ -94,20 +94,13 @@ def _cgroup_directories(root: Path, membership: Path, controller: str) -> Iterat
 def available_memory_bytes(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_MEMBERSHIP) -> int:
     """Return how much memory this process could still take before something is killed.
 
-    Parameters
-    ----------
-    root, membership : Path
-        As for :func:`cgroup_cpu_quota`.
-
-    Returns
-    -------
-    int
-        The smallest of what the machine has available and of the room under the limit of the process's control group
-        and of each above it. File pages count as room, mapped weights too: the kernel drops them before it kills.
+    The smallest of the machine's available memory and the room under each limit of the process's control groups. File
+    pages, mapped weights among them, count as room: the kernel drops them first. Parameters as in
+    :func:`cgroup_cpu_quota`.
 
     References
     ----------
-    Linux ``Documentation/admin-guide/cgroup-v2.rst`` (``memory.max``, ``memory.current``, ``memory.stat``) and
+    Linux ``admin-guide/cgroup-v2.rst`` (``memory.max``, ``memory.current``, ``memory.stat``) and
     ``cgroup-v1/memory.rst`` (``memory.limit_in_bytes``, ``memory.usage_in_bytes``, ``total_`` lines of the statistics).
     """
     rooms = [_directory_room(directory) for directory in _cgroup_directories(root, membership, "memory")]
@@ -115,7 +108,7 @@ def available_memory_bytes(root: Path = _CGROUP_ROOT, *, membership: Path = _CGR
 
 
 def _directory_room(directory: Path) -> int | None:
-    """Return the bytes left under the limit that one control group sets, of either version."""
+    """Return the bytes left under the limit of one control group, of either version."""
     for limit_name, usage_name, prefix in (
         ("memory.max", "memory.current", ""),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -134,24 +127,14 @@ def _directory_room(directory: Path) -> int | None:
 
 
 def process_memory_bytes(status: Path = Path("/proc/self/status")) -> tuple[int, int]:
-    """Return the memory of this process.
-
-    Parameters
-    ----------
-    status : Path
-        The kernel's account of it.
+    """Return the private and the resident memory of this process.
 
     Returns
     -------
     private_bytes : int
-        Anonymous pages: what is given back only when the process ends or frees it. Where the kernel does not tell, the
-        pages that no other process has.
+        Anonymous pages (``RssAnon``); where the kernel does not state them, pages that no other process has.
     resident_bytes : int
-        Those, and pages of files that are mapped here.
-
-    References
-    ----------
-    Linux ``Documentation/filesystems/proc.rst``: ``RssAnon`` and ``VmRSS``, in kB.
+        Those, and mapped pages of files (``VmRSS``).
     """
     try:
         fields = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
@@ -162,21 +145,12 @@ def process_memory_bytes(status: Path = Path("/proc/self/status")) -> tuple[int,
 
 
 def give_back_memory() -> bool:
-    """Return to the system what was freed and kept by the C library for later.
-
-    Returns
-    -------
-    bool
-        False where the C library has no such call: it is glibc's.
+    """Return freed memory that glibc keeps to the system; False under another C library.
 
     Notes
     -----
-    Each thread that computes frees its buffers into a heap of its own, and glibc keeps up to 64 MB of each: some 200 MB
-    after a load of the toy pair. Takes milliseconds, without the interpreter's lock.
-
-    References
-    ----------
-    malloc_trim(3), mallopt(3) on ``M_TRIM_THRESHOLD`` and ``M_ARENA_MAX``.
+    glibc keeps up to 64 MB of freed buffers for each computing thread, about 200 MB after loading the toy pair. Takes
+    milliseconds and releases the interpreter lock. See malloc_trim(3).
     """
     trim = _c_function("malloc_trim")
     if trim is None:
@@ -186,24 +160,14 @@ def give_back_memory() -> bool:
 
 
 def return_freed_memory() -> bool:
-    """Have the C library of this process return freed blocks of 1 MiB and more to the system at once, from any thread.
-
-    Returns
-    -------
-    bool
-        False where the C library has no such setting: it is glibc's.
+    """Make glibc return freed blocks of 1 MiB and more at once, from any thread; False under another C library.
 
     Notes
     -----
-    glibc raises its thresholds to twice the largest block that was ever freed, at most 64 MB, and trims the end of a
-    thread's heap only when that thread frees something: up to 18 MB each stayed with idle threads of a server, whatever
-    :func:`give_back_memory` did. Fixed thresholds end that. Full-shape models on 2 cores: no time is lost with them
-    (64 mixed texts 8.8 and 8.3 s against 9.0 and 8.2, 2,000 texts tokenised in 114 and 110 ms against 114 and 115);
-    a single heap for all threads would keep as little, and tokenise at a third of the speed.
-
-    References
-    ----------
-    mallopt(3) on ``M_MMAP_THRESHOLD`` and ``M_TRIM_THRESHOLD``; their numbers are in glibc's ``malloc.h``.
+    glibc otherwise raises its thresholds to twice the largest block freed (at most 64 MB) and trims a thread's heap
+    only when that thread frees: idle server threads keep up to 18 MB each, whatever :func:`give_back_memory` does.
+    Fixed thresholds cost no measurable time. See mallopt(3), ``M_MMAP_THRESHOLD`` and ``M_TRIM_THRESHOLD``; their
+    numbers are in glibc's ``malloc.h``.
     """
     mallopt = _c_function("mallopt")
     if mallopt is None:
@@ -213,27 +177,15 @@ def return_freed_memory() -> bool:
 
 
 def _c_function(name: str) -> Callable[..., int] | None:
-    """Return a function of this process's C library by a name that only glibc has; None anywhere but on Linux."""
+    """Return a function of this process's C library by a name that only glibc has; None except on Linux."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def allow_open_files(wanted: int = 65_536) -> int:
-    """Raise this process's limit of open files, which bounds its connections, as far as it may itself.
+    """Raise the soft limit of open files, which bounds connections, towards `wanted`; return the limit now.
 
-    Parameters
-    ----------
-    wanted : int
-        Enough; the hard limit may be less.
-
-    Returns
-    -------
-    int
-        The limit now.
-
-    References
-    ----------
-    getrlimit(2). Shells start processes with 1,024, on macOS with 256, for the sake of select(2), which is not used
-    here; macOS refuses more than ``OPEN_MAX`` (10,240) even below an unlimited hard limit.
+    Shells start processes with 1,024 (macOS: 256) for select(2), which is not used here; macOS refuses more than
+    ``OPEN_MAX`` (10,240) even below an unlimited hard limit. See getrlimit(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (wanted, 10_240):
@@ -247,18 +199,12 @@ def allow_open_files(wanted: int = 65_536) -> int:
 
 
 def allowed_cpus(quota: float | None = None) -> int:
-    """Return how many threads may compute at once here.
+    """Return how many threads may compute at once: the smaller of CPU affinity and the quota rounded up, at least 1.
 
     Parameters
     ----------
     quota : float, optional
         CPU quota in cores; read from the control group when not given.
-
-    Returns
-    -------
-    int
-        At least 1: the smaller of the processor affinity and the quota rounded up. Sizing a pool to the host's cores
-        under a container's quota is what makes latency collapse.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota() if quota is None else quota
@@ -267,18 +213,10 @@ def allowed_cpus(quota: float | None = None) -> int:
 
 @functools.cache
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's own name, as receipts state it.
+    """Return the processor's name and architecture, as receipts state it.
 
-    Parameters
-    ----------
-    cpuinfo : Path
-        Where Linux describes its processors.
-
-    Returns
-    -------
-    str
-        Name and architecture; on Linux also a digest of the instruction sets, since virtual machines call processors
-        with different ones by the same name, and ONNX Runtime picks its kernels by them.
+    On Linux a digest of the instruction sets follows: virtual machines name different processors alike, and ONNX
+    Runtime picks its kernels by instruction set.
     """
     facts: dict[str, str] = {}
     try:

@@ -25,19 +25,19 @@ class Progress(Protocol):
         label : str
             What is being done, such as ``"verify model.safetensors"``.
         total : float, optional
-            How much there is to do, in `unit`; None when it cannot be known.
+            The amount of work, in `unit`; None if unknown.
         unit : str
             ``"bytes"``, ``"shapes"``, ``"texts"`` ...
         """
         ...
 
     def note(self, message: str) -> None:
-        """Report one line that stands by itself."""
+        """Report one separate line."""
         ...
 
 
 class SilentProgress:
-    """A :class:`Progress` that says nothing; the default everywhere."""
+    """A :class:`Progress` that shows nothing; the default everywhere."""
 
     @contextmanager
     def step(self, label: str, *, total: float | None = None, unit: str = "") -> Iterator[Callable[[float], None]]:

@@ -1,4 +1,4 @@
-"""Settings from outside: the only module that reads ``os.environ``, and the one variable set there."""
+"""Settings from outside: the only module that reads ``os.environ``, and the one variable it sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENV_PREFIX = "SAMEVEC"
 
 
 def default_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where artifacts live: ``$SAMEVEC_HOME``, else the platform's user data folder."""
+    """Return the folder of artifacts: ``$SAMEVEC_HOME``, else the platform's user data folder."""
     given = environ.get(f"{ENV_PREFIX}_HOME")
     return Path(given).expanduser() if given else platformdirs.user_data_path("samevec", appauthor=False)
 
@@ -39,13 +39,7 @@ def default_snapshots(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def default_token_budget(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return ``$SAMEVEC_TOKEN_BUDGET``, the padded tokens of one microbatch, or None.
-
-    Raises
-    ------
-    ConfigError
-        The variable is not a whole number of at least 1.
-    """
+    """Return ``$SAMEVEC_TOKEN_BUDGET``, the padded tokens of one microbatch, or None; ConfigError if not 1 or more."""
     return _whole_number(environ, "TOKEN_BUDGET", least=1)
 
 
@@ -64,17 +58,9 @@ def debug_requested(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def silence_onnxruntime(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Switch ONNX Runtime's telemetry off, unless the environment says something of it.
+    """Switch ONNX Runtime's telemetry off, unless ``ORT_DISABLE_TELEMETRY`` is set already.
 
-    Parameters
-    ----------
-    environ : mutable mapping
-        ``ORT_DISABLE_TELEMETRY`` there is the user's choice and stays.
-
-    Notes
-    -----
-    The variable is read when onnxruntime is imported. Without it, releases from 1.29 on write a database and a device
-    id under ``~/.cache/Microsoft`` and ``.ses`` under ``TMPDIR`` (Linux, macOS), and look a collector up: 1.32 does so
-    9 s after the import.
+    onnxruntime reads the variable when it is imported. Without it, releases from 1.29 on write a database and a device
+    id under ``~/.cache/Microsoft`` and ``.ses`` under ``TMPDIR`` (Linux, macOS), and look up a collector.
     """
     environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

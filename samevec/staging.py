@@ -1,7 +1,4 @@
-"""Directories that are written beside their final name: locked while they are written, cleared when their writer died.
-
-A rename then gives them their name, so that whatever kills the writer, the name never stands for half of something.
-"""
+"""Directories written under a temporary name, locked meanwhile, and renamed when they are complete."""
 
 from __future__ import annotations
 
@@ -25,21 +22,13 @@ _LOCK_NAME = ".lock"
 
 @contextmanager
 def unfinished_directory(parent: Path) -> Iterator[Path]:
-    """Give a new directory to write into.
+    """Yield a new locked directory beside its final name; :func:`put_in_place` renames it, else it is removed.
 
-    Parameters
-    ----------
-    parent : Path
-        Where it will stay, under another name. What dead processes left unfinished there is removed first; what a
-        living one is writing is left alone, even if it lives in another container.
-
-    Yields
-    ------
-    Path
-        Gone afterwards if :func:`put_in_place` has not renamed it.
+    Directories that dead processes left in `parent` are removed first; those of living ones stay, even where the
+    process is in another container.
     """
     with ExitStack() as held:
-        with _locked(parent / _LOCK_NAME):  # so that no other process clears it before it is locked
+        with _locked(parent / _LOCK_NAME):  # no other process clears it before it is locked
             _clear_abandoned(parent)
             directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             held.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -48,17 +37,17 @@ def unfinished_directory(parent: Path) -> Iterator[Path]:
 
 
 def put_in_place(directory: Path, final: Path, *, is_intact: Callable[[Path], bool]) -> None:
-    """Give a finished directory its name, after everything in it has reached the disk.
+    """Rename a finished directory once all its files are on disk.
 
     Parameters
     ----------
     directory : Path
         From :func:`unfinished_directory`.
     final : Path
-        Beside it.
+        In the same parent directory.
     is_intact : callable
-        Asked about a directory that has this name already: an intact one stays and `directory` is dropped; another one
-        is replaced. Processes that have its files mapped keep them.
+        Called with an existing directory of that name: if intact it stays and `directory` is dropped, else it is
+        replaced. Processes that have its files mapped keep them.
     """
     for path in (*directory.iterdir(), directory):
         _sync(path)
@@ -85,13 +74,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock among processes on a file or directory; its owner's death gives it back.
-
-    Raises
-    ------
-    BlockingIOError
-        Another process holds it, and waiting was not wanted.
-    """
+    """Hold a lock among processes on a file or directory; the kernel releases it when its owner dies."""
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,7 +84,7 @@ def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def _clear_abandoned(parent: Path) -> None:
-    """Remove what dead processes left; what another one is writing is left alone."""
+    """Remove what dead processes left; directories of living writers stay."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), _locked(path, wait=False):
             shutil.rmtree(path, ignore_errors=True)

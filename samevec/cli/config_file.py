@@ -1,4 +1,4 @@
-"""One TOML file of a command's flags: ``samevec serve --config FILE``. Flags and variables go before it."""
+"""One TOML file of a command's flags, ``samevec serve --config FILE``; flags and variables take precedence."""
 
 from __future__ import annotations
 
@@ -18,27 +18,15 @@ __all__ = ["defaults_from", "read_config"]
 
 
 def read_config(path: Path, options: Sequence[click.Option]) -> dict[str, Any]:
-    """Read a file of flags.
+    """Read a file of flags, for ``Context.default_map``.
 
-    Parameters
-    ----------
-    path : Path
-    options : sequence of click.Option
-        Those that may stand in it; keys are their long names without the dashes, such as ``api-key-file``.
-
-    Returns
-    -------
-    dict
-        Values by the options' parameter names, for ``Context.default_map``.
+    Keys are the long names of `options` without dashes, such as ``api-key-file``. Relative paths are taken from the
+    file's folder, since a service manager chooses the working directory.
 
     Raises
     ------
     ConfigError
         Not readable, not TOML, an unknown key or a value of another type; names the file and the key.
-
-    Notes
-    -----
-    Relative paths are taken from the file's folder: a service manager's working directory is not the user's choice.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

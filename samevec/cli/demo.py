@@ -1,4 +1,4 @@
-"""``samevec demo``: the whole path on the toy pair, each step shown, three real requests answered, then stopped."""
+"""``samevec demo``: exports, proves and serves the toy pair, and sends three real requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["REQUESTS", "run_demo"]
 
 _EMBEDDER, _RERANKER = "toy-qwen3-embedder", "toy-modernbert-reranker"
 
-#: The three requests, as anyone would send them.
+#: The three requests: route and body.
 REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/embeddings", {"model": _EMBEDDER, "input": ["the same text, the same vector"]}),
     (
@@ -46,22 +46,16 @@ def run_demo(
     say: Callable[[str], None],
     keep: Path | None = None,
 ) -> int:
-    """Show the whole path.
+    """Run the whole path from export to answered requests; return 0 if all passed, else 1.
 
     Parameters
     ----------
-    progress : Progress
     show_verdict : callable
         Shows a parity table.
     say : callable
-        Takes one line.
+        Prints one line.
     keep : Path, optional
         Home that is kept; a temporary one is removed otherwise.
-
-    Returns
-    -------
-    int
-        0 when parity passed and every request was answered, else 1.
     """
     started_s = time.monotonic()
     lock = load_lock("toy")
@@ -113,7 +107,7 @@ def _post(url: str, body: dict[str, Any]) -> Any:
 
 
 def _shortened(value: Any) -> str:
-    """Return JSON with long arrays of numbers cut, for a line people read."""
+    """Return JSON with long arrays of numbers cut, for one line of a terminal."""
 
     def cut(item: Any) -> Any:
         if isinstance(item, dict):

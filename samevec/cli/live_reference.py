@@ -1,4 +1,4 @@
-"""PyTorch computed again beside the stored reference: only ``samevec parity --reference live`` needs torch."""
+"""PyTorch computed again beside the stored reference, for ``samevec parity --reference live``."""
 
 from __future__ import annotations
 
@@ -26,23 +26,15 @@ __all__ = ["LiveReference", "compute_live", "require_torch"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveReference:
-    """PyTorch's numbers as this machine computes them now.
+    """PyTorch's numbers as this machine computes them now."""
 
-    Attributes
-    ----------
-    rows : Reference
-        Of the built-in cases, one at a time.
-    model : Embedder or Reranker
-        PyTorch itself behind the objects that serve, so that it can be run in company.
-    """
-
-    rows: Reference
-    model: Embedder | Reranker
+    rows: Reference  # of the built-in cases, one at a time
+    model: Embedder | Reranker  # PyTorch itself as a model, to run in batches
 
     def baseline(self, stored: Reference, candidate: Candidate, *, tolerance: Tolerance, progress: Progress) -> Verdict:
-        """Compare PyTorch in the quick groupings, once each, with the stored reference: what batching alone moves.
+        """Compare PyTorch in the quick groupings with the stored reference: the effect of batching alone.
 
-        The quick subset, since PyTorch takes minutes a grouping for the full-size models.
+        The full groupings would take minutes each for full-size models.
         """
         return run_gate(
             self.model,
@@ -57,13 +49,7 @@ class LiveReference:
 
 
 def require_torch() -> None:
-    """Refuse at once, rather than after a download, where PyTorch cannot run.
-
-    Raises
-    ------
-    ConfigError
-        It is not installed; says what to install.
-    """
+    """Refuse with a ConfigError, before any download, where PyTorch is not installed."""
     from samevec.parity.reference.pytorch import import_reference_libraries  # noqa: PLC0415
 
     import_reference_libraries()
@@ -76,22 +62,19 @@ def compute_live(
 
     Parameters
     ----------
-    candidate : Candidate
-        What it is computed beside; names model and home.
     stored : Reference
-        What it will be compared with.
+        The reference it will be compared with.
     source_dir : Path, optional
         Folder of checkpoint files instead of the home's snapshots or the hub.
-    progress : Progress
 
     Raises
     ------
     ReferenceMissingError
-        The stored reference is for other cases: said before minutes are spent.
+        The stored reference is for other cases.
     ConfigError, SourceError, ExportError
-        torch is not installed; the pinned files cannot be had; they and the lock disagree.
+        torch is not installed; the pinned files are not available; they and the lock disagree.
     """
-    # Here, since they load torch and what fetches files.
+    # They load torch and the hub's client.
     from samevec.export.pipeline import installed_toolchain  # noqa: PLC0415
     from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
     from samevec.parity.reference.pytorch import capture_reference, load_reference_model  # noqa: PLC0415

@@ -58,7 +58,7 @@ def _expanded(_context: click.Context, _parameter: click.Parameter, lock_ref: st
 
 
 class _PathType(click.Path):
-    """A path as a shell would have understood it: one from a variable may still begin with ``~``."""
+    """A path with ``~`` expanded, which a shell does for arguments but not for variables."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(path_type=Path, **settings)
@@ -83,7 +83,7 @@ def _profile_option(function: _F) -> _F:
 
 
 def _running_profile_option(function: _F) -> _F:
-    """Of commands that run something: they check any name themselves, and so exit 3 with the reason."""
+    """Declare --profile for commands that run a model: they check the name themselves and exit 3 with the reason."""
     metavar = "|".join(("auto", *sorted(PROFILES)))
     help_text = "How to run the model; auto takes the best that is here and proved."
     return option("--profile", metavar=metavar, default="cpu", help=help_text)(function)
@@ -147,7 +147,7 @@ def _show_verdict(verdict: Verdict) -> None:
 
 
 def _show_failures(verdict: Verdict) -> None:
-    """Say on standard error what failed, where standard output is for a program."""
+    """Print failures on standard error, while standard output is for a program."""
     from samevec.parity.report.terminal import failure_lines  # noqa: PLC0415
 
     for line in failure_lines(verdict):
@@ -167,7 +167,7 @@ def cli() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Request:
-    """What the commands that work on models of a lock have in common; names are those of the flags."""
+    """The common flags of commands that work on models of a lock, by their names."""
 
     models: Sequence[str] = ()
     profile: str = "cpu"
@@ -185,7 +185,7 @@ class _Request:
         return Commands(lock=self.lock_ref, home=self.home_path, source_dir=self.source_dir)
 
     def export_all(self) -> int:
-        """Export, run the gate, and show what it found, model by model."""
+        """Export, run the gate and show its verdict, model by model."""
         from samevec.gate import prove  # noqa: PLC0415
         from samevec.load import open_candidate  # noqa: PLC0415  onnxruntime
 
@@ -280,11 +280,17 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 @option("--host", default="127.0.0.1", help="TCP address.")
 @option("--port", type=int, default=8765, help="TCP port; 0 takes a free one.")
 @option("--uds", type=_PathType(), help="HTTP on this Unix socket (owner only) instead of TCP.")
-@option("--socket", "socket_path", type=_PathType(), help="The framed protocol on this Unix socket.")
+@option("--socket", type=_PathType(), help="The framed protocol on this Unix socket.")
 @option("--truememory", is_flag=True, help="The framed protocol where TrueMemory's client looks for it.")
 @option("--api-key-file", type=_PathType(), help="Bearer keys, one a line.")
 @option("--token-budget", type=click.IntRange(min=1), help="Padded tokens of one microbatch.  [default: by profile]")
-@option("--max-queue", type=click.IntRange(min=1), default=8192, help="Most texts or pairs accepted and unfinished.")
+@option(
+    "--max-queue",
+    "max_queue_items",
+    type=click.IntRange(min=1),
+    default=8192,
+    help="Most texts or pairs accepted and unfinished.",
+)
 @option("--drain-s", type=click.FloatRange(min=0), default=30.0, help="Seconds for accepted work after SIGTERM.")
 @option("--log-requests", type=click.Choice(["none", "errors", "all"]), default="errors", help="A line each for these.")
 @option("--tls-cert", type=_PathType(dir_okay=False), metavar="FILE", help="Certificate chain, PEM: HTTP over TLS.")
@@ -306,6 +312,7 @@ def parity(models: Sequence[str], lock_ref: str | None, home: Path | None, as_js
 def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flags: Any) -> int:
     """Serve exported models over HTTP and Unix sockets; refuses what was not proved here (exit 3)."""
     from samevec.cli.serve import ServePlan, serve_models  # noqa: PLC0415
+    from samevec.server.settings import ServerSettings  # noqa: PLC0415
 
     lock, home = load_lock(lock_ref), home or default_home()
     commands = Commands(lock=lock_ref, home=home, source_dir=flags["source_dir"])
@@ -313,7 +320,9 @@ def serve(models: Sequence[str], lock_ref: str | None, home: Path | None, **flag
     if flags["backend"] == "onnx":
         purpose: Purpose = "prove and serve" if flags["prove_first"] else "serve"
         flags["profile"] = _resolved(flags["profile"], entries, home, purpose)
-    plan = ServePlan(lock=lock, entries=tuple(entries), home=home, commands=commands, **flags)
+    model_flags = {name: flags.pop(name) for name in ("profile", "backend", "source_dir", "prove_first")}
+    common: dict[str, Any] = {"lock": lock, "entries": tuple(entries), "home": home, "commands": commands}
+    plan = ServePlan(settings=ServerSettings(**flags), **common, **model_flags)
     return serve_models(plan, progress=make_progress(_err), say=_say)
 
 
@@ -407,18 +416,7 @@ def _pin_answers(path: Path, name: str, home: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Instead of the process's own.
-
-    Returns
-    -------
-    int
-        The exit code: 0 ok, 1 parity failed, 2 usage, lock, source or input, 3 not ready or environment.
-    """
+    """Run the command line with the process's arguments, or those given; return the exit code."""
     code = _guarded(functools.partial(cli.main, args=arguments, prog_name="samevec", standalone_mode=False))
     if arguments is None:
         sys.exit(code)
@@ -446,7 +444,7 @@ def _guarded(run: Callable[[], Any]) -> int:
 
 
 def _outcome(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the one line for whatever ended a command."""
+    """Return the exit code and the one line for an exception that ended a command."""
     if isinstance(error, SamevecError):
         # A full disk is the machine's fault, whichever step met it.
         return 3 if _is_full_disk(error.__cause__) else exit_code(error), str(error)
@@ -454,7 +452,7 @@ def _outcome(error: Exception) -> tuple[int, str]:
         return 3, f"the disk is full, or a limit on file sizes was met: {error}"
     if isinstance(error, OSError):
         return 3, str(error)
-    # A fault of ours: said in one line, with the way to see all of it.
+    # A bug in samevec: one line, with the way to see the traceback.
     return 3, f"internal error: {type(error).__name__}: {error} (SAMEVEC_DEBUG=1 shows the traceback)"
 
 

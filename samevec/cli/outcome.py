@@ -1,4 +1,4 @@
-"""What a command that runs the gate ends with: the verdicts decide, whatever could not be written."""
+"""The outcome of a command that runs the gate: verdicts decide, then failed writes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ __all__ = ["GateOutcome"]
 
 
 class GateOutcome:
-    """Takes verdicts, tries what writes them, and goes on where that fails.
-
-    Parameters
-    ----------
-    print_line : callable
-        Takes one line for people.
-    """
+    """Collects verdicts and failed writes, so that one failure does not stop the rest."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print_line = print_line
@@ -33,7 +27,7 @@ class GateOutcome:
         self.attempt("the verdict", lambda: show(verdict))
 
     def attempt(self, what: str, write: Callable[[], object]) -> bool:
-        """Write something; return whether that worked, and say why where it did not."""
+        """Write something; return whether that worked, and print why if it did not."""
         try:
             write()
         except OSError as error:
@@ -44,5 +38,5 @@ class GateOutcome:
 
     @property
     def exit_code(self) -> int:
-        """1 if a verdict failed; else 3 if something, a receipt perhaps, could not be written; else 0."""
+        """1 if a verdict failed; else 3 if something, such as a receipt, could not be written; else 0."""
         return 1 if self._failed else 3 if self._unwritten else 0

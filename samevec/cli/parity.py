@@ -1,4 +1,4 @@
-"""``samevec parity``: the gate over several models, its receipts, and the reports of it."""
+"""``samevec parity``: the gate over several models, its receipts and reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["ParityPlan", "run_bisect", "run_parity", "run_selftest"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParityPlan:
-    """What ``samevec parity`` was asked to do; names are those of its flags."""
+    """The flags of ``samevec parity``, by their names."""
 
     lock: Lock
     entries: tuple[LockedModel, ...]
@@ -66,31 +66,19 @@ def run_parity(
     say: Callable[[str], None],
     now: Callable[[], datetime] = _now,
 ) -> tuple[dict[str, Any], GateOutcome]:
-    """Run the gate for every model of a plan and write what was asked for.
-
-    Parameters
-    ----------
-    plan : ParityPlan
-    progress : Progress
-    show : callable
-        Shows one verdict.
-    say : callable
-        Takes one line for people.
-    now : callable
-        The clock that dates receipts and report.
+    """Run the gate for every model of a plan and write the reports it asks for.
 
     Returns
     -------
     report : dict
         See :func:`samevec.parity.report.files.report_record`.
     outcome : GateOutcome
-        What could not be written was said, and kept no other model from being judged.
+        Has failed verdicts and failed writes, both of which leave the other models judged.
 
     Raises
     ------
     ConfigError
-        A report cannot be written where it was asked for, the older one is none, or torch is needed and not
-        installed: found before any model is loaded.
+        Before any model is loaded: a report path is not writable, the older report is none, or torch is missing.
     ArtifactError, ReferenceMissingError, InferenceError
         A model is not exported, damaged, or cannot be loaded; then no report is written.
     """
@@ -117,23 +105,7 @@ def run_parity(
 
 
 def run_selftest(*, say: Callable[[str], None]) -> int:
-    """Compare the native library's kernels with their hashes on this processor; needs no model.
-
-    Parameters
-    ----------
-    say : callable
-        Takes one line.
-
-    Returns
-    -------
-    int
-        0 if every bit is right, else 1.
-
-    Raises
-    ------
-    NativeLibraryError
-        The library cannot be used here.
-    """
+    """Compare the native library's kernels with their hashes on this processor; return 0 if all bits agree, else 1."""
     library = load_library()
     problem = library.float_environment_problem
     wrong = differing_kernels(library)
@@ -147,25 +119,9 @@ def run_selftest(*, say: Callable[[str], None]) -> int:
 
 
 def run_bisect(plan: ParityPlan, *, say: Callable[[str], None]) -> int:
-    """Say for three cases of each model which operator is the first to give other bits than at export.
+    """Name, for three cases of each model, the first operator whose bits differ from the export's.
 
-    Parameters
-    ----------
-    plan : ParityPlan
-    say : callable
-        Takes one line.
-
-    Returns
-    -------
-    int
-        0 if every node gave the bits of the export, else 1.
-
-    Raises
-    ------
-    ConfigError
-        The profile does not compute with the native library.
-    ArtifactError, ReferenceMissingError, InferenceError
-        A model is not exported, damaged, or cannot be loaded.
+    Returns 0 if all bits agree, else 1; ConfigError where the profile does not compute with the native library.
     """
     found = [difference for entry in plan.entries for difference in _bisect_one(entry, plan, say)]
     return 1 if any(difference.output for difference in found) else 0
@@ -187,7 +143,7 @@ def _bisect_one(entry: LockedModel, plan: ParityPlan, say: Callable[[str], None]
 
 
 def _prepare_outputs(plan: ParityPlan) -> None:
-    """Find out before the gate runs whether its reports can be written, and remove those of an earlier run."""
+    """Check before the gate runs that its reports can be written, and remove those of an earlier run."""
     for flag, folder in (("--report", plan.report), ("--junit", plan.junit and plan.junit.absolute().parent)):
         if folder is None:
             continue
@@ -207,7 +163,7 @@ def _prove_one(
     progress: Progress,
     now: Callable[[], datetime],
 ) -> tuple[Verdict, dict[str, Any]]:
-    """Run the gate for one model; give its verdict, and the record of it with what it is bound to."""
+    """Run the gate for one model; return its verdict, and the report's record of it."""
     candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
     stored = reference_of(candidate)
     tolerance = plan.lock.tolerance

@@ -1,4 +1,4 @@
-"""Which profile a command runs: the one that was named, if this machine can, or the best that will do."""
+"""Chooses a command's profile: the named one, if this machine can run it, or the best that suits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "GOOD_ENOUGH", "Purpose", "resolve_profile"]
 
-#: In place of a profile's name: choose.
+#: The name that asks for a choice of profile.
 AUTO = "auto"
 
 Purpose = Literal["export", "parity", "serve", "prove and serve"]
 
-#: Gate states that a chosen profile's models may have, by what is to be done with them.
+#: Gate states that a chosen profile's models may have, by the purpose.
 GOOD_ENOUGH: dict[Purpose, tuple[str, ...]] = {
     "export": ("passed", "failed", "stale", "missing", "not exported"),
     "parity": ("passed", "failed", "stale", "missing"),
@@ -54,24 +54,21 @@ def resolve_profile(
     Parameters
     ----------
     requested : str
-        A profile, or :data:`AUTO`: the best whose provider is here and whose models' gates will do for the purpose. To
-        serve, that is a passed receipt for every model.
-    entries : sequence of LockedModel
-    home : Path
-    purpose : str
+        A profile, or :data:`AUTO`: the best one whose provider is here and whose models' gate states suit the purpose
+        (to serve: a passed receipt for every model).
     say : callable
-        Told what was chosen, and why nothing better.
+        Prints the choice, and why nothing better was chosen.
     facts : ProviderFacts, optional
         Read from the machine when not given.
 
     Raises
     ------
     ConfigError
-        There is no such profile any more.
+        The profile was removed.
     ProviderUnavailableError, NativeLibraryError
-        There is no such profile, or what it computes with is not to be had here; with the reason.
+        There is no such profile, or this machine cannot run it; with the reason.
     NotReadyError
-        No profile will do; with the reason for each.
+        No profile suits; with the reason for each.
     """
     if requested != AUTO:
         if requested not in PROFILES and requested not in PROFILES_GONE:

@@ -1,4 +1,4 @@
-"""What ``samevec status`` says of a server that is running: its own ``/info``, asked once."""
+"""The part of ``samevec status`` about a running server, from one request to its ``/info``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TIMEOUT_S = 2.0
 
 
 def _fetch(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Ask once, past any proxy: the server is near."""
+    """Send one request, past any proxy, since the server is near."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:  # noqa: S310
@@ -32,21 +32,12 @@ def _fetch(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
 
 
 def running_lines(url: str, api_key_file: Path | None = None, *, fetch: Fetch = _fetch) -> list[str]:
-    """Return lines about the server at an address; none where nothing answers.
-
-    Parameters
-    ----------
-    url : str
-        Such as ``http://127.0.0.1:8765``.
-    api_key_file : Path, optional
-        Its first key is sent.
-    fetch : callable
-        Given a URL and headers, returns status and body.
+    """Return lines about the server at a URL; none if it does not answer. The first key of `api_key_file` is sent.
 
     Raises
     ------
     ConfigError
-        The address is not one of HTTP, or the key file cannot be used.
+        The address is not an HTTP one, or the key file cannot be used.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url}: http://HOST:PORT or https://HOST:PORT is needed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -33,80 +33,35 @@ __all__ = ["ServePlan", "load_served", "serve_models"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServePlan:
-    """What ``samevec serve`` was asked to do; names are those of its flags."""
+    """Models to serve, where they come from, and the server's settings."""
 
     lock: Lock
     entries: tuple[LockedModel, ...]
     home: Path
     commands: Commands
+    settings: ServerSettings = field(default_factory=ServerSettings)
     profile: str = "cpu"
     backend: Literal["onnx", "torch"] = "onnx"
     source_dir: Path | None = None
     prove_first: bool = False
-    host: str = "127.0.0.1"
-    port: int = 8765
-    uds: Path | None = None
-    socket_path: Path | None = None
-    truememory: bool = False
-    api_key_file: Path | None = None
-    token_budget: int | None = None
-    max_queue: int = 8192
-    drain_s: float = 30.0
-    log_format: Literal["text", "json"] = "text"
-    log_requests: Literal["none", "errors", "all"] = "errors"
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    cors_origins: tuple[str, ...] = ()
-    otlp_endpoint: str | None = None
-    idle_unload_s: float = 0.0
-    reprobe_s: float = 0.0
-
-    def server_settings(self) -> ServerSettings:
-        """Return the part the server needs."""
-        return ServerSettings(
-            host=self.host,
-            port=self.port,
-            uds=self.uds,
-            socket=self.socket_path,
-            truememory=self.truememory,
-            api_key_file=self.api_key_file,
-            token_budget=self.token_budget,
-            max_queue_items=self.max_queue,
-            drain_s=self.drain_s,
-            log_format=self.log_format,
-            log_requests=self.log_requests,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            cors_origins=self.cors_origins,
-            otlp_endpoint=self.otlp_endpoint,
-            idle_unload_s=self.idle_unload_s,
-            reprobe_s=self.reprobe_s,
-        )
 
 
 def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], None]) -> int:
-    """Serve until a signal says stop.
-
-    Parameters
-    ----------
-    plan : ServePlan
-    progress : Progress
-    say : callable
-        Takes one line for people.
+    """Serve until a stop signal.
 
     Returns
     -------
     int
         0 after a drained stop; 3 when the gate is not open for a model: every such model is named with its state, what
-        changed and the command that mends it.
+        changed and the command to run.
 
     Raises
     ------
     ConfigError, NotReadyError, ArtifactError, InferenceError
         A flag is wrong, an address is in use, nothing is exported, or a graph cannot be loaded.
     """
-    settings = plan.server_settings()
-    # A key file that cannot be used and a busy port are found before gigabytes are read.
+    settings = plan.settings
+    # Find an unusable key file and a busy port before gigabytes are read.
     read_api_keys(settings.api_key_file)
     require_tls(settings)
     if settings.otlp_endpoint is not None:
@@ -123,7 +78,7 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
             say(f"samevec: not serving: {refusal}")
         return 3 if refusals else run_server(served, settings, endpoints)
     except BaseException:
-        # Whatever it has become on its way: an extension module that is just being imported makes it its own failure.
+        # Any exception: an extension module that is being imported turns the signal's into its own.
         if not on_stop.came:
             raise
         say("samevec: stopped before it was ready")
@@ -135,11 +90,11 @@ def serve_models(plan: ServePlan, *, progress: Progress, say: Callable[[str], No
 
 
 class _StopBeforeReadyError(BaseException):
-    """SIGTERM came while models were loading; nothing was accepted, so that nothing is to be drained."""
+    """SIGTERM came while models were loading; no request is open that needs draining."""
 
 
 class _StopBeforeReady:
-    """A handler of SIGTERM that raises only once every address is held by what gives it back."""
+    """A handler of SIGTERM that raises only once every address is held by a context that releases it."""
 
     def __init__(self) -> None:
         self.came = False
@@ -151,14 +106,14 @@ class _StopBeforeReady:
             raise _StopBeforeReadyError
 
     def take_effect(self) -> None:
-        """Raise from now on, and at once when the signal has come already."""
+        """Raise on the signal from now on, and at once if it has come already."""
         self._takes_effect = True
         if self.came:
             raise _StopBeforeReadyError
 
 
 def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], list[ParityError | ArtifactError]]:
-    """Load every model, or say of each why not. All gates are asked before the first is loaded."""
+    """Load every model, or collect why not; all gates are asked before the first is loaded."""
     if not plan.entries:
         raise NotReadyError("the lock names no model to serve")
     refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
@@ -169,7 +124,7 @@ def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], l
 
 
 def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
-    """Return why a model is not served; None when nothing speaks against it."""
+    """Return why a model is not served; None if it may be."""
     try:
         step()
     except (ParityError, ArtifactError) as error:
@@ -190,20 +145,14 @@ def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
 
 
 def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
-    """Load one model as it will be served.
-
-    Raises
-    ------
-    ParityError, ArtifactError
-        The gate is not open for it, or its files have changed.
-    """
+    """Load one model to serve; ParityError or ArtifactError if its gate is closed or its files have changed."""
     if plan.backend == "torch":
         return _load_torch(entry, plan, progress)
     with progress.step(f"load {entry.name}"):
         candidate = _open(entry, plan)
     receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
     model, reloadable = candidate.model, None
-    if plan.idle_unload_s:
+    if plan.settings.idle_unload_s:
         reloadable = Reloadable(model.engine, lambda: _open(entry, plan).model.engine)
         model = replace(model, engine=reloadable.engine)
     return ServedModel(
@@ -221,14 +170,14 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
 
 
 def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
-    """Open a model behind its gate, every file verified: at start, and whenever it was unloaded meanwhile."""
+    """Open a model behind its gate, every file verified: at start, and after it was unloaded."""
     return open_proved(
         entry,
         tolerance=plan.lock.tolerance,
         profile=plan.profile,
         home=plan.home,
         commands=plan.commands,
-        token_budget=plan.token_budget,
+        token_budget=plan.settings.token_budget,
     )
 
 
@@ -239,10 +188,10 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
         return
     progress.note(f"{entry.name}: parity {state.summary}; running the gate")
     candidate = open_candidate(
-        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.token_budget
+        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.settings.token_budget
     )
     verdict = prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
-    if not verdict.passed:  # said here, whatever became of its receipt
+    if not verdict.passed:  # reported whether or not its receipt was written
         fix = plan.commands.export(entry.name, plan.profile, source=entry.source)
         raise ParityFailedError(f"{entry.name}: parity failed here: {'; '.join(verdict.failures[:3])}", fix=fix)
     if verdict.receipt_problem:
@@ -250,7 +199,6 @@ def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) ->
 
 
 def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
-    """Load the PyTorch reference itself."""
     from samevec.export.source.snapshot import locate_snapshot, verify_snapshot  # noqa: PLC0415
     from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
     from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415
@@ -265,6 +213,6 @@ def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         tokenizer_path=snapshot / "tokenizer.json",
         pad_token_id=0,
         type_ids=reference.type_ids,
-        token_budget=plan.token_budget,
+        token_budget=plan.settings.token_budget,
     )
     return ServedModel(model=model, profile="torch", backend="torch", gate="reference")

@@ -1,4 +1,4 @@
-"""What ``samevec status`` tells: artifacts, receipts, sizes, and what would be served. Loads no model."""
+"""The state that ``samevec status`` shows: artifacts, receipts, sizes and gates. Loads no model."""
 
 from __future__ import annotations
 
@@ -25,31 +25,17 @@ __all__ = ["ModelReport", "model_reports", "report_lines", "report_table"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelReport:
-    """One model of a lock under one profile.
-
-    Attributes
-    ----------
-    model, task, profile, revision : str
-    artifact : Path or None
-        Its directory; None when nothing usable was exported.
-    size_bytes : int
-    gate : str
-        ``"passed"``, ``"failed"``, ``"stale"``, ``"missing"`` or ``"not exported"``.
-    words : str
-        The state with its reason.
-    fix : str or None
-        The command that makes it servable; None when it is.
-    """
+    """One model of a lock under one profile."""
 
     model: str
     task: str
     profile: str
     revision: str
-    artifact: Path | None
+    artifact: Path | None  # its directory; None when nothing usable was exported
     size_bytes: int
-    gate: str
-    words: str
-    fix: str | None
+    gate: str  # "passed", "failed", "stale", "missing" or "not exported"
+    words: str  # the state with its reason
+    fix: str | None  # the command that makes it servable; None when it is
 
     def to_dict(self) -> dict[str, Any]:
         """Return a record for JSON."""
@@ -60,21 +46,7 @@ class ModelReport:
 
 
 def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -> list[ModelReport]:
-    """Return a report for every model of a lock.
-
-    Parameters
-    ----------
-    lock : Lock
-    profile : str
-    home : Path
-    commands : Commands
-        Writes the commands that make models servable.
-
-    Returns
-    -------
-    list of ModelReport
-        In the lock's order. File digests are recomputed when a model is loaded, not here.
-    """
+    """Return a report for every model of a lock, in its order; file digests are checked at load, not here."""
     get_profile(profile)  # an unknown one is refused before anything is read
     return [_report(entry, profile, home, commands) for entry in lock.models]
 
@@ -98,7 +70,7 @@ def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) ->
 
 
 def report_table(reports: Sequence[ModelReport]) -> Table:
-    """Return the short facts as a table for people; what is long is in :func:`report_lines`."""
+    """Return the short facts as a table; the long ones are in :func:`report_lines`."""
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "task", "profile", "gate", "size"):
         table.add_column(heading, no_wrap=True, overflow="fold")

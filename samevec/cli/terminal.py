@@ -1,4 +1,4 @@
-"""Progress on a terminal as bars, anywhere else as plain lines."""
+"""Progress as bars on a terminal, elsewhere as plain lines."""
 
 from __future__ import annotations
 
@@ -45,15 +45,7 @@ class RichProgress:
 
 
 class LineProgress:
-    """Prints one line when a step ends, with its seconds.
-
-    Parameters
-    ----------
-    write : callable
-        Takes one line.
-    clock : callable
-        Seconds, monotonic.
-    """
+    """Prints one line, with the seconds, when a step ends."""
 
     def __init__(self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write

@@ -1,4 +1,4 @@
-"""Recording what a native graph answers to the built-in cases, on the machine that exports it."""
+"""Records a native graph's answers to the built-in cases, on the machine that exports it."""
 
 from __future__ import annotations
 
@@ -44,22 +44,12 @@ def record_answers(
 
     Parameters
     ----------
-    entry : LockedModel
-    profile : Profile
-        Of the native form.
-    case_set : CaseSet
     sweep_ids : sequence of sequence of int
         Token ids of the sweep's rows.
     directory : Path
         Has the graph and the tokenizer.
-    pad_token_id : int
     type_ids : bool
         Whether the graph reads segment ids.
-    progress : Progress
-
-    Returns
-    -------
-    Answers
     """
     with progress.step("record answers"):
         model = open_model(

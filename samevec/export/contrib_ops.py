@@ -1,7 +1,7 @@
 """Operators of the ``com.microsoft`` domain as torch functions that export to them.
 
-Their torch forward gives the right shapes and nothing more: tracing looks at shapes only, and the values are checked on
-the exported graph. Specifications: onnxruntime ``docs/ContribOperators.md`` (1.32).
+Their torch forward gives right shapes only, which is all that tracing reads; values are checked on the exported graph.
+Specifications: onnxruntime ``docs/ContribOperators.md`` (1.32).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ __all__ = ["multi_head_attention", "reshape", "rotary_embedding"]
 
 
 def _absent(graph: Any) -> Any:
-    """Return the node that stands for an input left out."""
+    """Return the node of an omitted input."""
     node = graph.op("prim::Constant")
     node.setType(torch._C.OptionalType.ofTensor())
     return node
 
 
 def _set_float(output: Any, like: Any, n_axes: int) -> Any:
-    """Give an output the element type of an input and `n_axes` unknown sizes: the exporter cannot infer either."""
+    """Set an output's element type to an input's, its sizes to unknown: the exporter cannot infer them."""
     return output.setType(like.type().with_sizes([None] * n_axes))
 
 
 def _apply(function: Any, *inputs: Any) -> Any:
-    """Call a function of torch's through the door its tracer watches; torch gives it no types."""
+    """Call a torch autograd function where its tracer sees it; torch gives the method no types."""
     return function.apply(*inputs)
 
 
@@ -42,22 +42,9 @@ class _Reshape(torch.autograd.Function):
 
 
 def reshape(states: torch.Tensor, shape: torch.Tensor | tuple[int, ...]) -> torch.Tensor:
-    """Reshape as the ONNX operator does: 0 keeps an axis, -1 takes what is left.
+    """Reshape as the ONNX operator does: 0 keeps an axis, -1 takes the rest; a tuple becomes a constant.
 
-    Parameters
-    ----------
-    states : Tensor
-    shape : Tensor of int64, or tuple of int
-        A tuple becomes a constant of the graph.
-
-    Returns
-    -------
-    Tensor
-
-    Notes
-    -----
-    torch's own reshape exports to six nodes that read the sizes from the input and put them together again; a short
-    query runs hundreds of them.
+    torch's own reshape exports to six nodes that compute the shape; a short query would run hundreds of them.
     """
     if isinstance(shape, tuple):
         shape = torch.tensor(shape, dtype=torch.int64)
@@ -103,7 +90,7 @@ def multi_head_attention(
     scale: float,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Attend in both directions, or to what came before.
+    """Attend in both directions, or only to earlier tokens.
 
     Parameters
     ----------
@@ -111,8 +98,6 @@ def multi_head_attention(
     value : Tensor, shape (rows, tokens, n_heads * value_dim)
     bias : Tensor or None, shape (rows, 1, query tokens, key tokens)
         Added to the scores. Without it the operator stays on its path that never builds the score matrix.
-    n_heads : int
-    scale : float
     causal : bool
         No query sees a later key. On the CPU provider this builds the score matrix.
 

@@ -25,27 +25,19 @@ __all__ = ["convert"]
 
 
 def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> Path:
-    """Export a module.
+    """Export a module as ``model.onnx`` and ``model.onnx.data`` in a directory; return the graph's path.
 
     Parameters
     ----------
     module : transformers.PreTrainedModel
-        In fp32, evaluating; left as it was.
-    entry : LockedModel
+        In fp32, evaluating; unchanged afterwards.
     form : str
         ``"plain"`` or ``"cuda"``.
-    directory : Path
-        Gets ``model.onnx`` and ``model.onnx.data``.
-
-    Returns
-    -------
-    Path
-        The graph.
 
     Raises
     ------
     ExportError
-        The exporter failed; its message is in it.
+        The exporter failed; includes its message.
     """
     architecture = get_architecture(entry)
     scratch = directory / "optimum"
@@ -76,7 +68,7 @@ def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> P
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Silence what the exporter says about tracing: each of our traced branches is one the sweep of shapes tests."""
+    """Silence the exporter's warnings about traced branches, which the sweep of shapes tests."""
     names = ("optimum", "torch.onnx", "transformers")
     levels = {name: logging.getLogger(name).level for name in names}
     try:
@@ -91,11 +83,7 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def _externalize(source: Path, directory: Path) -> Path:
-    """Move a graph into `directory` with all large tensors in one data file beside it.
-
-    A model over 2 GB already has such a file: it is renamed, not rewritten. A smaller one is stored inline by the
-    exporter, and would then live in private memory instead of file pages.
-    """
+    """Move a graph into `directory`, large tensors in one data file; one of 2 GB or more is renamed, not rewritten."""
     target, data = directory / GRAPH_NAME, directory / DATA_NAME
     model = onnx.load(str(source), load_external_data=False)
     _constants_to_initializers(model)
@@ -121,7 +109,7 @@ def _point_to_data(tensor: onnx.TensorProto, file: BinaryIO) -> None:
 
 
 def _constants_to_initializers(model: onnx.ModelProto) -> None:
-    """Turn large Constant nodes (the rotary tables) into initializers, the only tensors that can be external."""
+    """Turn large Constant nodes (the rotary tables) into initializers, which can be external."""
     kept = []
     for node in model.graph.node:
         value = node.attribute[0].t if node.op_type == "Constant" and node.attribute[0].name == "value" else None

@@ -22,16 +22,7 @@ ALIGNMENT_BYTES = 4096
 
 
 def append_external(tensor: onnx.TensorProto, content: Any, file: BinaryIO) -> None:
-    """Write a tensor's bytes to the end of a data file and make the tensor refer to them.
-
-    Parameters
-    ----------
-    tensor : onnx.TensorProto
-        Loses the bytes it has itself.
-    content : bytes or memoryview
-    file : binary file
-        Open for writing at its end.
-    """
+    """Move a tensor's bytes to the end of an open data file, with a reference to them in the tensor."""
     file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
     tensor.raw_data = b""  # what the next line asks for
     set_external_data(tensor, DATA_NAME, offset=file.tell(), length=memoryview(content).nbytes)

@@ -34,7 +34,7 @@ def _describe(value: onnx.ValueInfoProto) -> str:
 
 
 def describe_graph(path: Path, entry: LockedModel, *, form: str, width: int) -> GraphInfo:
-    """Return what the manifest says of a graph."""
+    """Return the manifest's record of a graph."""
     model = onnx.load(str(path), load_external_data=False)
     opset = next(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))
     return GraphInfo(
@@ -48,22 +48,9 @@ def describe_graph(path: Path, entry: LockedModel, *, form: str, width: int) -> 
 
 
 def contract_problems(path: Path, entry: LockedModel, *, width: int, form: str) -> list[str]:
-    """Check a graph against the contract by structure.
+    """Return every violation of the contract in a graph's structure.
 
-    Parameters
-    ----------
-    path : Path
-        ``model.onnx``.
-    entry : LockedModel
-    width : int
-        Components of an output row.
-    form : str
-        ``"native"`` may store weights as bfloat16; it computes in float32 all the same.
-
-    Returns
-    -------
-    list of str
-        Every violation; empty when the contract holds.
+    `width` is the components of an output row; only the form ``"native"`` may store weights as bfloat16.
     """
     model = onnx.load(str(path), load_external_data=False)
     problems = []
@@ -109,24 +96,16 @@ def sweep_problems(
     bits_required: bool,
     progress: Progress,
 ) -> list[str]:
-    """Compare a graph with PyTorch at many widths and row counts, by value.
+    """Compare a graph with PyTorch at many widths and row counts; return one line for each kind of shapes that differ.
 
     Parameters
     ----------
     model : Embedder or Reranker
         Around the graph, loaded as it will be served.
     reference : SweepReference
-        What PyTorch gave for the plan's rows.
-    plan : SweepPlan
-    tolerance : Tolerance
+        PyTorch's output for the plan's rows.
     bits_required : bool
-        As the profile says.
-    progress : Progress
-
-    Returns
-    -------
-    list of str
-        One line a kind of shapes that differ.
+        As in the profile.
     """
     sweep = Sweep(model=model, plan=plan, reference=reference, tolerance=tolerance, bits_required=bits_required)
     return list(cell_failures(sweep.run(progress)))

@@ -26,17 +26,9 @@ _TYPES: dict[int, type[np.generic]] = {
 
 
 class Initializers:
-    """Values by name; external ones are views of the mapped data file.
+    """A graph's values by name; external ones are views of the mapped data file.
 
-    Parameters
-    ----------
-    graph_path : Path
-        ``model.onnx``, its data beside it.
-
-    Attributes
-    ----------
-    names : list of str
-        In the graph's order; constants that stand in nodes, under their output's name, after the initialisers.
+    ``names`` has the initialisers in the graph's order, then the constants of nodes under their output's name.
     """
 
     def __init__(self, graph_path: Path) -> None:

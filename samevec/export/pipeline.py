@@ -1,7 +1,7 @@
 """The export from end to end: pinned files in, one published artifact out, or nothing.
 
-Order matters in two places. Every file is verified before anything is loaded. The reference is captured before the
-module is exported, so that no patch of the exporter can reach the numbers the candidate is later judged by.
+Every file is verified before anything is loaded, and the reference is captured before the module is exported, so that
+no patch of the exporter can reach it.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 __all__ = ["export_model", "installed_toolchain", "toolchain_differences"]
 
 
-#: What gives the module onnxruntime where the package for CPUs must not be installed beside it.
+#: Distributions of the module onnxruntime, of which only one can be installed.
 _ONNXRUNTIME, _ONNXRUNTIME_GPU = "onnxruntime", "onnxruntime-gpu"
 
 
 def installed_toolchain() -> dict[str, str]:
-    """Return the installed version of every distribution the lock's toolchain names, or of what stands in for it."""
+    """Return the installed version of every distribution of the lock's toolchain, or of its substitute."""
     versions = {name: _installed_version(name) for name in TOOLCHAIN_NAMES}
     if versions[_ONNXRUNTIME] == "missing":
         versions[_ONNXRUNTIME] = _installed_version(_ONNXRUNTIME_GPU)
@@ -84,10 +84,10 @@ def _installed_version(name: str) -> str:
 
 
 def toolchain_differences(lock: Lock) -> list[str]:
-    """Return where the installed toolchain is not the lock's, in words.
+    """Return the differences between the installed toolchain and the lock's.
 
-    onnxruntime-gpu has other versions than the package the lock pins (1.31.1 when that had 1.32.0). It takes no part in
-    making a graph, only in checking it, and receipts are bound to its version.
+    onnxruntime-gpu may have another version than the locked onnxruntime: it only checks graphs, and receipts are bound
+    to its version.
     """
     installed = installed_toolchain()
     free = _ONNXRUNTIME if _installed_version(_ONNXRUNTIME) == "missing" else None
@@ -99,13 +99,7 @@ def toolchain_differences(lock: Lock) -> list[str]:
 
 
 def _require_toolchain(lock: Lock) -> None:
-    """Refuse an installation that cannot, or must not, export for this lock.
-
-    Raises
-    ------
-    ExportError
-        With every difference, or with what to install.
-    """
+    """Refuse an installation without the lock's toolchain."""
     missing = [name for name, version in installed_toolchain().items() if version == "missing"]
     if missing:
         raise ExportError(
@@ -130,15 +124,12 @@ def export_model(
 
     Parameters
     ----------
-    entry : LockedModel
     lock : Lock
         Its tolerance judges the sweep; its toolchain must be the installed one.
-    profile : str
     home : Path
         Gets ``artifacts/<model>--<profile>--<digest>/`` by one rename at the very end.
     source_dir : Path, optional
         Folder of snapshot folders, see :func:`samevec.export.source.snapshot.locate_snapshot`.
-    progress : Progress, optional
 
     Returns
     -------
@@ -148,9 +139,9 @@ def export_model(
     Raises
     ------
     NativeLibraryError, ProviderUnavailableError
-        What checks the graph is not to be had here.
+        This machine cannot run the checks of the graph.
     SourceError
-        The pinned files cannot be had or are not what is pinned.
+        The pinned files are not available, or not the pinned ones.
     ExportError
         The toolchain differs, the exporter failed, or the graph was refused; nothing is published.
     """
@@ -172,7 +163,7 @@ def export_model(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Export:
-    """One export into a directory that is not published yet."""
+    """One export into an unpublished directory."""
 
     entry: LockedModel
     lock: Lock
@@ -182,7 +173,7 @@ class _Export:
     progress: Progress
 
     def write(self) -> Manifest:
-        """Write every file of the artifact; its manifest comes last."""
+        """Write every file of the artifact, its manifest last."""
         from samevec.parity.reference.pytorch import load_reference_model  # noqa: PLC0415  loads torch
 
         entry, toolchain = self.entry, installed_toolchain()
@@ -218,7 +209,7 @@ class _Export:
     def _capture(
         self, reference: ReferenceModel, case_set: CaseSet, toolchain: dict[str, str]
     ) -> tuple[SweepPlan, SweepReference]:
-        """Write what PyTorch gives for the cases, the fixture and the sweep; return the sweep's."""
+        """Write PyTorch's output for the cases, the fixture and the sweep; return the sweep's."""
         from samevec.parity.reference.pytorch import capture_reference  # noqa: PLC0415  loads torch
 
         captured = capture_reference(
@@ -245,7 +236,7 @@ class _Export:
             raise WeightsDifferError(self.entry.name, problems)
 
     def _record_answers(self, case_set: CaseSet, tokenizer: TokenizerInfo, sweep: SweepReference) -> Answers:
-        """Write the bits of every case, and refuse them where the lock pins others."""
+        """Write the bits of every case, and refuse those that differ from the lock's."""
         from samevec.export.answers import record_answers  # noqa: PLC0415  loads onnx
 
         answers = record_answers(
@@ -262,7 +253,7 @@ class _Export:
         return answers
 
     def _torch_model(self, reference: ReferenceModel) -> Embedder | Reranker:
-        """Return PyTorch itself behind the objects that serve."""
+        """Return PyTorch itself as a model."""
         from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415  the same
 
         return self._open_model(TorchSession(reference), type_ids=reference.type_ids)
@@ -303,7 +294,7 @@ class _Export:
         return info
 
     def _write_graph(self, module: Any) -> Path:
-        """Write the graph, and where each tensor of the checkpoint stands in it."""
+        """Write the graph, and the place of each of the checkpoint's tensors in it."""
         from samevec.export.native import open_checkpoint  # noqa: PLC0415  loads torch
         from samevec.export.weights import native_records, require_records, traced_records, weights_table  # noqa: PLC0415
 
@@ -331,7 +322,7 @@ class _Export:
 
 
 def _pad_token_id(snapshot: Path) -> int:
-    """Return the id the checkpoint pads with; any id would do, since padding is masked."""
+    """Return the checkpoint's padding id; padding is masked, so any id would do."""
     config = json.loads((snapshot / "config.json").read_bytes())
     value = config.get("pad_token_id")
     return int(value) if isinstance(value, int) else 0
@@ -348,13 +339,9 @@ def _digest_files(directory: Path, progress: Progress) -> dict[str, FileDigest]:
 
 
 def _publish(directory: Path, final: Path) -> Artifact:
-    """Give a finished artifact its name.
-
-    The same content may have been published before, perhaps by an export beside this one: names come from content. An
-    intact one stays, with its receipts; a damaged one is replaced.
-    """
+    """Rename a finished artifact; an intact one of the same content stays, with its receipts, a damaged one goes."""
     put_in_place(directory, final, is_intact=_is_intact)
-    os.utime(final / MANIFEST_NAME)  # newest again
+    os.utime(final / MANIFEST_NAME)  # now the newest
     return read_artifact(final)
 
 

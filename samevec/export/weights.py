@@ -1,9 +1,9 @@
 """Every weight, bit for bit: checkpoint, PyTorch module and graph hold the same values, and a table says where.
 
-Three comparisons at export. The module that PyTorch computes with has exactly the checkpoint's tensors, none filled at
-random for want of a name. A native graph's initialisers are read back from the written file, taken out of their layout
-and compared with the checkpoint. A traced graph's initialisers are matched with the module's parameters by digest, as
-they are, transposed, or cut into equal parts. What has no source, or no place, refuses the export.
+The module that PyTorch computes with has exactly the checkpoint's tensors. A native graph's initialisers are read back
+from the written file, unpacked and compared with the checkpoint. A traced graph's are matched by digest with the
+module's parameters, as they are, transposed, or cut into equal parts. A value without source or place refuses the
+export.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["WeightRecord", "module_problems", "native_records", "require_records", "traced_records", "weights_table"]
 
-#: Ends of tensor names that a checkpoint may hold and no module reads: positions that count from 0, rotary frequencies
+#: Ends of tensor names that no module needs to read: positions that count from 0, rotary frequencies
 #: computed from the configuration, and a head tied to the token table.
 _UNREAD_ENDS = ("position_ids", "rotary_emb.inv_freq", "lm_head.weight")
-#: Parameters that a module may hold and no graph of ours need compute with: BERT's pooler, where an embedder pools.
+#: Parameters that a graph may leave out: BERT's pooler, where an embedder pools.
 _UNUSED_STARTS = ("pooler.", "bert.pooler.")
 # Initialisers of a traced graph that may be constants of the form: sizes, scales, epsilons.
 _MOST_CONSTANT_VALUES = 64
@@ -44,24 +44,12 @@ _MOST_PARTS = 3  # q, k and v of one weight
 
 @dataclass(frozen=True, slots=True)
 class WeightRecord:
-    """Where one tensor of the checkpoint stands in a graph.
+    """The place of one tensor of the checkpoint in a graph."""
 
-    Attributes
-    ----------
-    tensor : str
-        Its name; empty for a constant of the graph's form.
-    initializer : str
-    transformation : str
-        What was done to it, such as ``"panels"`` or ``"transposed"``.
-    digest : str
-        sha256 of the tensor's values in float32, 64 hex digits: the same in every form of graph. Of a constant, that of
-        the initialiser's bytes.
-    """
-
-    tensor: str
+    tensor: str  # its name; empty for a constant of the graph's form
     initializer: str
-    transformation: str
-    digest: str
+    transformation: str  # such as "panels" or "transposed"
+    digest: str  # sha256 of the tensor's values in float32, the same in every form; a constant's of its bytes
 
 
 def weights_table(records: Sequence[WeightRecord]) -> bytes:
@@ -73,13 +61,7 @@ def weights_table(records: Sequence[WeightRecord]) -> bytes:
 
 
 def require_records(model: str, records: Sequence[WeightRecord], problems: Sequence[str]) -> None:
-    """Refuse an export whose weights are not the checkpoint's.
-
-    Raises
-    ------
-    WeightsDifferError
-        With every problem.
-    """
+    """Refuse an export whose weights are not the checkpoint's, with a WeightsDifferError of every problem."""
     found = list(problems)
     if not any(record.tensor for record in records):
         found.append("no tensor of the checkpoint stands in the graph")
@@ -88,19 +70,10 @@ def require_records(model: str, records: Sequence[WeightRecord], problems: Seque
 
 
 def module_problems(module: Any, checkpoint: Checkpoint) -> list[str]:
-    """Compare what PyTorch loaded with the checkpoint.
+    """Compare a float32 torch module with the checkpoint it was loaded from.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        In float32.
-    checkpoint : Checkpoint
-
-    Returns
-    -------
-    list of str
-        Parameters that the checkpoint lacks, so that PyTorch filled them; tensors that nothing reads; other shapes or
-        values.
+    Problems are parameters that the checkpoint lacks, tensors that the module does not read, and other shapes or
+    values.
     """
     problems, read = [], set()
     for name, values in module.state_dict().items():
@@ -119,20 +92,7 @@ def module_problems(module: Any, checkpoint: Checkpoint) -> list[str]:
 def native_records(
     checkpoint: Checkpoint, graph_path: Path, weights: Sequence[Weight]
 ) -> tuple[list[WeightRecord], list[str]]:
-    """Compare a native graph's initialisers, as they stand in its files, with the checkpoint.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    graph_path : Path
-    weights : sequence of Weight
-        What the builder says of each initialiser.
-
-    Returns
-    -------
-    list of WeightRecord, list of str
-        The table, and what is wrong.
-    """
+    """Compare a native graph's initialisers, read from its files, with the checkpoint; return table and problems."""
     initializers = Initializers(graph_path)
     records: list[WeightRecord] = []
     placed: set[str] = set()
@@ -163,7 +123,6 @@ def _may_be_left(name: str) -> bool:
 
 
 def _recomputed(weight: Weight) -> NDArray[Any]:
-    """Return a constant of the form, computed again."""
     if weight.table is not None:
         theta, head_dim, n_positions, which = weight.table
         return rotary_tables(theta, head_dim, n_positions)[which]
@@ -171,7 +130,7 @@ def _recomputed(weight: Weight) -> NDArray[Any]:
 
 
 def _parts(values: NDArray[Any], stored: Sequence[Stored], transformation: str) -> list[NDArray[Any]]:
-    """Take an initialiser out of its layout and apart."""
+    """Unpack an initialiser and split it into its tensors."""
     sizes = [len(tensor.values) for tensor in stored]
     if transformation.endswith("panels"):
         values = unpack(values, sum(sizes))
@@ -182,20 +141,7 @@ def _parts(values: NDArray[Any], stored: Sequence[Stored], transformation: str) 
 
 
 def traced_records(module: Any, checkpoint: Checkpoint, graph_path: Path) -> tuple[list[WeightRecord], list[str]]:
-    """Match a traced graph's initialisers with the module's parameters and buffers.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        What was traced; :func:`module_problems` has compared it with the checkpoint.
-    checkpoint : Checkpoint
-    graph_path : Path
-
-    Returns
-    -------
-    list of WeightRecord, list of str
-        The table, and what is wrong.
-    """
+    """Match a traced graph's initialisers with the module's parameters and buffers; return table and problems."""
     initializers = Initializers(graph_path)
     places: dict[str, list[str]] = {}
     for name in initializers.names:
@@ -222,12 +168,12 @@ def traced_records(module: Any, checkpoint: Checkpoint, graph_path: Path) -> tup
 
 
 def _may_be_constant(values: NDArray[np.float32]) -> bool:
-    """Whether values may belong to a graph's form: a few, or one repeated, such as the bias a norm has not."""
+    """Whether values may belong to a graph's form: a few, or one repeated, such as the zero bias of a norm."""
     return values.size <= _MOST_CONSTANT_VALUES or bool((values == values.flat[0]).all())
 
 
 def _tensors_of(module: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Give every parameter and buffer of float32, tied ones under each of their names."""
+    """Yield every parameter and buffer of float32, tied ones under each of their names."""
     named = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     for name, values in named.items():
         array = values.detach().numpy()
@@ -236,7 +182,7 @@ def _tensors_of(module: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
 
 def _found(values: NDArray[np.float32], places: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return as what a parameter stands in the graph: digests, and what was done to it."""
+    """Return digests and transformation of the first form in which a parameter stands in the graph; empty if none."""
     for how, pieces in _forms(values):
         digests = [array_digest(piece) for piece in pieces]
         if all(digest in places for digest in digests):
@@ -257,7 +203,6 @@ def _forms(values: NDArray[np.float32]) -> Iterator[tuple[str, list[NDArray[np.f
 
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Whether two arrays have the same bits."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     kinds = {2: np.uint16, 4: np.uint32, 8: np.uint64}

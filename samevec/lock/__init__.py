@@ -1,11 +1,11 @@
 """Locks: which models, at which revision, with which bytes, and how equal is equal.
 
-A lock is TOML (``lock_version = 1``). :func:`load_lock` is the one way to name one; records come out validated, so that
-nothing after it needs to doubt them. Only :mod:`samevec.export.source.lock_update` writes one.
+A lock is TOML (``lock_version = 1``). :func:`load_lock` finds and validates one; only
+:mod:`samevec.export.source.lock_update` writes one.
 
 Notes
 -----
-The form, with everything that may stand in it::
+The form, with every key::
 
     lock_version = 1
     [tolerance]               atol = 1e-4, rtol = 1e-3: frozen
@@ -16,7 +16,7 @@ The form, with everything that may stand in it::
     [models.golden.cosines]   queries, documents, values, and perhaps prompt (embed, may be absent)
     [[models.golden.tokens]]  text, ids, and perhaps prompt (embed, may be absent)
     [[models.golden.pairs]]   query, document, logit, score, and perhaps ids (rerank, may be absent)
-    [models.answers]          arithmetic, case_set, digest: the bits that come out (may be absent)
+    [models.answers]          arithmetic, case_set, digest: the output bits (may be absent)
     [[models.files]]          path, size (bytes), sha256
 """
 
@@ -81,17 +81,7 @@ _HEADER = """\
 
 
 def parse_lock(text: str, *, origin: str = "lock") -> Lock:
-    """Return the lock a TOML text holds.
-
-    Parameters
-    ----------
-    text : str
-    origin : str
-        The file's name, for messages.
-
-    Returns
-    -------
-    Lock
+    """Return the lock in a TOML text; `origin` names the file in messages.
 
     Raises
     ------
@@ -100,7 +90,7 @@ def parse_lock(text: str, *, origin: str = "lock") -> Lock:
     LockVersionError
         Written for another version of samevec.
     LockValidationError
-        A key is unknown, missing or makes no sense; names its path, such as ``models[1].files[3].sha256``.
+        A key is unknown, missing or has a wrong value; names its path, such as ``models[1].files[3].sha256``.
     """
     try:
         document = tomllib.loads(text)
@@ -110,23 +100,7 @@ def parse_lock(text: str, *, origin: str = "lock") -> Lock:
 
 
 def read_lock(path: Path, *, origin: str | None = None) -> Lock:
-    """Return the lock in a file.
-
-    Parameters
-    ----------
-    path : Path
-    origin : str, optional
-        What messages call it; the path as given when left out.
-
-    Returns
-    -------
-    Lock
-
-    Raises
-    ------
-    LockError
-        The file cannot be read, or :func:`parse_lock` refuses it.
-    """
+    """Return the lock in a file; LockError if it cannot be read, else raises as :func:`parse_lock`."""
     origin = str(path) if origin is None else origin
     try:
         text = path.read_bytes().decode("utf-8")
@@ -138,16 +112,7 @@ def read_lock(path: Path, *, origin: str | None = None) -> Lock:
 
 
 def lock_path(ref: str | Path | None) -> Path:
-    """Return the file a lock is named by.
-
-    Parameters
-    ----------
-    ref : str, Path or None
-        None: the product models; ``"toy"``: the toy models; else a file.
-
-    Returns
-    -------
-    Path
+    """Return the file of a lock: None is the packaged one, ``"toy"`` the toy models', anything else a path.
 
     Raises
     ------
@@ -166,38 +131,13 @@ def lock_path(ref: str | Path | None) -> Path:
 
 
 def load_lock(ref: str | Path | None = None) -> Lock:
-    """Return a lock by name or path.
-
-    Parameters
-    ----------
-    ref : str, Path or None
-        None: the product models; ``"toy"``: the toy models; else a file.
-
-    Returns
-    -------
-    Lock
-
-    Raises
-    ------
-    LockError
-        It cannot be read or is not valid.
-    """
+    """Return the lock of a name or path, see :func:`lock_path`; LockError if it cannot be read or is not valid."""
     path = lock_path(ref)
     return read_lock(path, origin=path.name if ref is None or ref == "toy" else str(ref))
 
 
 def dump_lock(lock: Lock) -> str:
-    """Return a lock's TOML text, without comments but for a header that says what wrote it.
-
-    Parameters
-    ----------
-    lock : Lock
-
-    Returns
-    -------
-    str
-        :func:`parse_lock` gives an equal lock back.
-    """
+    """Return a lock's TOML text, from which :func:`parse_lock` makes an equal lock."""
     record = lock.to_dict()
     models = record.pop("models")
     parts = [_HEADER, _dump_keys({"lock_version": record.pop("lock_version")})]

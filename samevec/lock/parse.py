@@ -1,4 +1,4 @@
-"""From a parsed TOML document to lock records; whatever makes no sense is refused with its path."""
+"""From a parsed TOML document to lock records; an error names its path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["FROZEN_TOLERANCE", "TOOLCHAIN_NAMES", "is_revision", "parse_document
 #: No lock may widen it.
 FROZEN_TOLERANCE = Tolerance(atol=1e-4, rtol=1e-3)
 
-#: The distributions whose versions decide what an export gives.
+#: The distributions whose versions decide an export's output.
 TOOLCHAIN_NAMES = (
     "torch",
     "transformers",
@@ -79,7 +79,7 @@ def is_revision(text: str) -> bool:
 
 
 def revision_problem(text: str) -> str:
-    """Say what keeps a text from being a full commit."""
+    """Describe what is wrong with a text that is not a full commit."""
     if _SHORT_REVISION.fullmatch(text):
         return f"{text!r} is a short revision; pin all 40 hex digits of the commit"
     if _REVISION.fullmatch(text.lower()):
@@ -88,26 +88,7 @@ def revision_problem(text: str) -> str:
 
 
 def parse_document(document: object, *, origin: str) -> Lock:
-    """Return the lock a parsed TOML document holds.
-
-    Parameters
-    ----------
-    document : object
-        What a TOML parser gave.
-    origin : str
-        The file's name, for messages.
-
-    Returns
-    -------
-    Lock
-
-    Raises
-    ------
-    LockVersionError
-        Written for another version of samevec.
-    LockValidationError
-        Anything else that is wrong; names the path.
-    """
+    """Return the lock that a parsed TOML document holds; raises as :func:`samevec.lock.parse_lock`."""
     # Before the other keys: another version may have others.
     if isinstance(document, dict) and "lock_version" in document:
         version = document["lock_version"]

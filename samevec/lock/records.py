@@ -1,4 +1,4 @@
-"""The records a lock is made of, and their way back to plain dictionaries."""
+"""The records of a lock, and their dictionaries."""
 
 from __future__ import annotations
 
@@ -38,20 +38,11 @@ Activation = Literal["sigmoid", "identity"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedFile:
-    """One pinned file of a snapshot.
+    """One pinned file of a snapshot."""
 
-    Attributes
-    ----------
-    path : str
-        Below the snapshot folder, ``/`` between its parts.
-    size_bytes : int
-    sha256 : str
-        64 lower-case hex digits.
-    """
-
-    path: str
+    path: str  # below the snapshot folder, "/" between its parts
     size_bytes: int
-    sha256: str
+    sha256: str  # 64 lower-case hex digits
 
     def to_dict(self) -> dict[str, Any]:
         """Return the TOML form: ``path``, ``size``, ``sha256``."""
@@ -83,7 +74,7 @@ class Toolchain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenTokens:
-    """Token ids a text must give; `prompt` is a prompt's name, or None for no prompt."""
+    """Token ids of a text; `prompt` is a prompt's name, or None for no prompt."""
 
     text: str
     ids: tuple[int, ...]
@@ -96,7 +87,7 @@ class GoldenTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenPair:
-    """What the publisher's model card states for a pair, as rounded there."""
+    """A pair's logit and score, rounded as the publisher's model card states them."""
 
     query: str
     document: str
@@ -114,21 +105,12 @@ class GoldenPair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoldenCosines:
-    """What the publisher's model card states for queries against documents.
-
-    Attributes
-    ----------
-    queries, documents : tuple of str
-    values : tuple of tuple of float
-        ``values[i][j]`` is the cosine of query i and document j.
-    prompt : str or None
-        Name of the prompt the queries get; the documents get none.
-    """
+    """Cosines of queries and documents that the publisher's model card states."""
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
-    prompt: str | None = None
+    values: tuple[tuple[float, ...], ...]  # values[i][j] is of query i and document j
+    prompt: str | None = None  # the queries' prompt; documents get none
 
     def to_dict(self) -> dict[str, Any]:
         """Return the TOML form; no ``prompt`` key where there is none."""
@@ -144,21 +126,11 @@ class GoldenCosines:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedAnswers:
-    """The bits that a model gives, see :class:`samevec.parity.answers.Answers`.
+    """The bits that a model gives, see :class:`samevec.parity.answers.Answers`."""
 
-    Attributes
-    ----------
-    arithmetic : int
-        Of the native library.
-    case_set_digest : str
-        ``sha256:...`` of the built-in cases that were answered.
-    digest : str
-        ``sha256:...`` of the answers.
-    """
-
-    arithmetic: int
-    case_set_digest: str
-    digest: str
+    arithmetic: int  # of the native library
+    case_set_digest: str  # "sha256:..." of the built-in cases that were answered
+    digest: str  # "sha256:..." of the answers
 
     def to_dict(self) -> dict[str, Any]:
         """Return the TOML form: ``arithmetic``, ``case_set``, ``digest``."""
@@ -192,8 +164,7 @@ class LockedModel:
     Attributes
     ----------
     name : str
-        The name users say; also a directory name.
-    task : {"embed", "rerank"}
+        As commands and requests name it; also a directory name.
     source : str
         ``hf:OWNER/NAME`` (hub), ``toy:NAME`` (samevec builds it) or ``local:NAME`` (only from a folder).
     revision : str
@@ -202,7 +173,6 @@ class LockedModel:
         SPDX identifier.
     architecture : str
         ``"qwen3"``, ``"modernbert"`` or ``"bert"``: the module that exports it.
-    pooling : {"last_token", "mean", "cls"}
     normalize : bool
         Whether the model's own pipeline normalises vectors; False for rerankers.
     dimensions, matryoshka_min_dimensions : int or None
@@ -210,15 +180,13 @@ class LockedModel:
     max_tokens : int
         Special tokens included.
     activation : {"sigmoid", "identity"} or None
-        What turns a reranker's logit into its score; None for embedders.
+        Makes a reranker's score of its logit; None for embedders.
     prompts : mapping of str to str
         Prompt texts by name.
-    golden : Golden
-    files : tuple of LockedFile
     optional : bool
-        Whether commands that are given no ``--model`` leave it out.
+        Whether commands without ``--model`` leave it out.
     answers : PinnedAnswers or None
-        What comes out of the native graph, to the bit.
+        The native graph's output, to the bit.
     """
 
     name: str
@@ -241,12 +209,12 @@ class LockedModel:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The TOML form of what goes in: without the answers, which come out."""
+        """Return the TOML form without the answers: what the export starts from."""
         return {key: value for key, value in self.to_dict().items() if key != "answers"}
 
     @property
     def digest(self) -> str:
-        """``"sha256:<64 hex>"`` of :attr:`facts`: any that is changed changes it."""
+        """``"sha256:<64 hex>"`` of :attr:`facts`."""
         return digest_json(self.facts)
 
     @property
@@ -255,13 +223,7 @@ class LockedModel:
         return sum(file.size_bytes for file in self.files)
 
     def file(self, path: str) -> LockedFile:
-        """Return a pinned file by its path.
-
-        Raises
-        ------
-        LockError
-            The entry pins no such file.
-        """
+        """Return a pinned file by its path; LockError if the entry pins no such file."""
         for file in self.files:
             if file.path == path:
                 return file
@@ -298,16 +260,7 @@ class LockedModel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
-    """A whole lock.
-
-    Attributes
-    ----------
-    origin : str
-        Where it was read from, for messages; two locks that differ only in it are equal.
-    tolerance : Tolerance
-    toolchain : Toolchain
-    models : tuple of LockedModel
-    """
+    """A whole lock; ``origin``, the file's name in messages, does not count in comparisons."""
 
     origin: str = field(compare=False)
     tolerance: Tolerance
@@ -321,17 +274,11 @@ class Lock:
 
     @property
     def default_models(self) -> tuple[LockedModel, ...]:
-        """The models that are meant when none is named, in the lock's order."""
+        """The models of a command that names none, in the lock's order."""
         return tuple(model for model in self.models if not model.optional)
 
     def model(self, name: str) -> LockedModel:
-        """Return a model's entry.
-
-        Raises
-        ------
-        LockError
-            The lock has no such model; the message lists those it has.
-        """
+        """Return a model's entry; LockError with the known names if there is none."""
         for model in self.models:
             if model.name == name:
                 return model

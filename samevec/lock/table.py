@@ -1,4 +1,4 @@
-"""A parsed TOML table that knows where it stands: every complaint names the path in the lock."""
+"""A parsed TOML table whose errors name the path in the lock."""
 
 from __future__ import annotations
 
@@ -24,18 +24,11 @@ class Table:
     Parameters
     ----------
     value : object
-        What stands at `path`; anything but a table is refused.
+        The value at `path`; LockValidationError unless a table with no keys outside `keys`.
     path : str
-        Where, such as ``models[1].golden``; empty for the whole lock.
+        Such as ``models[1].golden``; empty for the whole lock.
     origin : str
         The lock's file name.
-    keys : collection of str
-        Every key that may stand here.
-
-    Raises
-    ------
-    LockValidationError
-        `value` is no table, or has a key that is not in `keys`.
     """
 
     def __init__(self, value: object, *, path: str, origin: str, keys: Collection[str] | None) -> None:
@@ -50,7 +43,7 @@ class Table:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that stand here, in the file's order."""
+        """The table's keys, in the file's order."""
         return tuple(self._values)
 
     def where(self, key: str) -> str:
@@ -134,7 +127,7 @@ class Table:
         return value
 
     def table(self, key: str, *, keys: Collection[str] | None) -> Table:
-        """Return a table of this table; `keys` None lets any key stand there."""
+        """Return a table of this table; `keys` None allows any key in it."""
         return Table(self.raw(key), path=self.where(key), origin=self.origin, keys=keys)
 
     def tables(self, key: str, *, keys: Collection[str]) -> tuple[Table, ...]:
@@ -158,7 +151,7 @@ class Table:
 
 
 def shown(value: object) -> str:
-    """Return a value's repr, cut to what fits a message."""
+    """Return a value's repr, shortened for a message."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""samevec's own ONNX Runtime operators, built from ``native/``; DEFINITION.md there says what they compute."""
+"""samevec's own ONNX Runtime operators, built from ``native/`` and defined in its DEFINITION.md."""

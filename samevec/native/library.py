@@ -1,4 +1,4 @@
-"""The native library as Python sees it: found, loaded, asked what it is, and called."""
+"""The native library: finds, loads, checks and calls it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class NativeLibrary:
     path : Path
         The file, for ``register_custom_ops_library``.
     arithmetic : int
-        The definition it computes by.
+        The version of ``native/DEFINITION.md`` it computes by.
     instruction_set : str
-        ``"avx512"``, ``"avx2"`` or ``"neon"``. It changes the speed and no result.
+        ``"avx512"``, ``"avx2"`` or ``"neon"``; it changes the speed and no result.
     digest : str
         sha256 of the file, 64 hex digits.
 
@@ -64,17 +64,7 @@ class NativeLibrary:
             raise NativeLibraryError(path, _NO_KERNELS, rebuild=False)
 
     def unit_norm(self, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Return each vector divided by its length.
-
-        Parameters
-        ----------
-        vectors : ndarray, float32 [n_rows, n]
-
-        Returns
-        -------
-        ndarray, float32 [n_rows, n]
-            NaN in the row of a zero vector.
-        """
+        """Return each row of float32 (n_rows, n) divided by its length; NaN in the row of a zero vector."""
         n_rows, n = vectors.shape
         given = np.ascontiguousarray(vectors, dtype=np.float32)
         result = np.empty((n_rows, n), dtype=np.float32)
@@ -83,16 +73,7 @@ class NativeLibrary:
         return result
 
     def sigmoid(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """Return ``1 / (1 + exp(-x))`` for each logit.
-
-        Parameters
-        ----------
-        logits : ndarray, float32 [n]
-
-        Returns
-        -------
-        ndarray, float64 [n]
-        """
+        """Return ``1 / (1 + exp(-x))`` in float64 for each float32 logit."""
         (n,) = logits.shape
         given = np.ascontiguousarray(logits, dtype=np.float32)
         result = np.empty(n, dtype=np.float64)
@@ -102,7 +83,7 @@ class NativeLibrary:
 
     @property
     def float_environment_problem(self) -> str:
-        """What is wrong with how this thread computes, such as flushed denormals; empty when nothing is."""
+        """Return what is wrong with this thread's float environment, such as flushed denormals; empty if nothing."""
         return bytes(self._functions.samevec_float_environment()).decode("ascii")
 
     def selftest(self) -> dict[str, str]:
@@ -115,13 +96,7 @@ class NativeLibrary:
 
 
 def find_library() -> Path:
-    """Return the path of the library in the package.
-
-    Raises
-    ------
-    NativeLibraryError
-        It is not there.
-    """
+    """Return the path of the library in the package; NativeLibraryError if it is not there."""
     name = "libsamevec.dylib" if sys.platform == "darwin" else "libsamevec.so"
     path = Path(__file__).with_name(name)
     if not path.is_file():
@@ -131,32 +106,12 @@ def find_library() -> Path:
 
 @functools.cache
 def load_library() -> NativeLibrary:
-    """Return the package's library, loaded once a process.
-
-    Raises
-    ------
-    NativeLibraryError
-        It is not there, or cannot be used here.
-    """
+    """Return the package's library, loaded once a process; NativeLibraryError if it cannot be used here."""
     return open_library(find_library())
 
 
 def open_library(path: Path) -> NativeLibrary:
-    """Load a library by its path.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    NativeLibrary
-
-    Raises
-    ------
-    NativeLibraryError
-        It is not there, or cannot be used here.
-    """
+    """Load a library by its path; NativeLibraryError if it cannot be used here."""
     return NativeLibrary(path)
 
 

@@ -1,4 +1,4 @@
-"""Whether the library computes what it should on this processor: hashes of its results beside those in the package.
+"""Checks the library on this processor: hashes of its results against those in the package.
 
 ``python -m samevec.native.selftest`` prints this machine's, in the form of ``hashes.txt``.
 """
@@ -23,17 +23,7 @@ def expected_hashes() -> dict[str, str]:
 
 
 def differing_kernels(library: NativeLibrary) -> list[str]:
-    """Return the kernels whose results are not the expected ones, those missing on either side among them.
-
-    Parameters
-    ----------
-    library : NativeLibrary
-
-    Returns
-    -------
-    list of str
-        Sorted; empty if every bit is right.
-    """
+    """Return the sorted names of kernels whose results differ from the expected ones or are missing on either side."""
     expected, found = expected_hashes(), library.selftest()
     return sorted(name for name in expected | found if expected.get(name) != found.get(name))
 

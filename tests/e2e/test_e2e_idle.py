@@ -61,7 +61,8 @@ def scores_of(answer: httpx.Response) -> list[np.float32]:
 
 def plan_of(home: Path) -> ServePlan:
     entries = tuple(LOCK.model(name) for name in (EMBEDDER, RERANKER))
-    return ServePlan(lock=LOCK, entries=entries, home=home, commands=Commands(lock="toy", home=home), idle_unload_s=60)
+    settings = ServerSettings(idle_unload_s=60)
+    return ServePlan(lock=LOCK, entries=entries, home=home, commands=Commands(lock="toy", home=home), settings=settings)
 
 
 def asker(service: Service) -> Callable[..., httpx.Response]:

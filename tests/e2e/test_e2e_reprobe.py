@@ -84,7 +84,8 @@ async def look(service: Service, core: FailingCore) -> None:
 
 def test_a_core_that_begins_to_give_other_bits_is_found_out(exported: ToyHome) -> None:
     home, entries = exported.path, tuple(map(LOCK.model, TOYS))
-    plan = ServePlan(lock=LOCK, entries=entries, home=home, commands=Commands(lock="toy", home=home), reprobe_s=60)
+    commands = Commands(lock="toy", home=home)
+    plan = ServePlan(lock=LOCK, entries=entries, home=home, commands=commands, settings=ServerSettings(reprobe_s=60))
     embedder, core = with_core(load_served(entries[0], plan, SilentProgress()))
     service = Service([embedder, load_served(entries[1], plan, SilentProgress())], ServerSettings(reprobe_s=60))
 
@@ -103,7 +104,8 @@ def test_reference_and_answers_are_read_once(exported: ToyHome, monkeypatch: pyt
     for name, read in reads.items():
         monkeypatch.setattr(load, name, read)
     home, entry = exported.path, LOCK.model(EMBEDDER)
-    plan = ServePlan(lock=LOCK, entries=(entry,), home=home, commands=Commands(lock="toy", home=home), reprobe_s=60)
+    commands = Commands(lock="toy", home=home)
+    plan = ServePlan(lock=LOCK, entries=(entry,), home=home, commands=commands, settings=ServerSettings(reprobe_s=60))
     assert load_served(entry, plan, SilentProgress()).probe is not None
     assert [read.call_count for read in reads.values()] == [1, 1]
 

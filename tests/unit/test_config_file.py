@@ -44,8 +44,9 @@ def test_flag_before_variable_before_file_before_default(tmp_path: Path, plans: 
     result = CliRunner().invoke(cli, arguments, env=environ, standalone_mode=False)
     assert result.exception is None
     (plan,) = plans
-    assert (plan.port, plan.max_queue, plan.drain_s, plan.host) == (100, 20, 3.0, "127.0.0.1")
-    assert plan.truememory
+    settings = plan.settings
+    assert (settings.port, settings.max_queue_items, settings.drain_s, settings.host) == (100, 20, 3.0, "127.0.0.1")
+    assert settings.truememory
     assert [entry.source[:4] for entry in plan.entries] == ["toy:", "toy:"]
 
 
@@ -54,16 +55,16 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path, plans: list[serving
     result = CliRunner().invoke(cli, ["serve"], env={"SAMEVEC_CONFIG": str(path)}, standalone_mode=False)
     assert result.exception is None
     assert [entry.name for entry in plans[0].entries] == ["toy-qwen3-embedder"]
-    assert plans[0].server_settings().cors_origins == ("https://a.example",)
+    assert plans[0].settings.cors_origins == ("https://a.example",)
 
 
 def test_relative_paths_are_those_of_the_files_folder(tmp_path: Path, plans: list[serving.ServePlan]) -> None:
     path = write(tmp_path, 'lock = "toy"\napi-key-file = "keys"\nuds = "/run/s.sock"\nsocket = "~/t.sock"\n')
     result = CliRunner().invoke(cli, ["serve", "--config", str(path)], standalone_mode=False)
     assert result.exception is None
-    (plan,) = plans
-    assert (plan.api_key_file, plan.uds) == (tmp_path / "keys", Path("/run/s.sock"))
-    assert plan.socket_path == Path.home() / "t.sock"
+    settings = plans[0].settings
+    assert (settings.api_key_file, settings.uds) == (tmp_path / "keys", Path("/run/s.sock"))
+    assert settings.socket == Path.home() / "t.sock"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""One module an architecture, named as the lock names it: its pooled forward, written for export.
+"""One module for each architecture, named as in the lock: its pooled forward, written for export.
 
-Adding an architecture is adding a module here that offers ``ARCHITECTURES``, and a line in the lock's table of
-poolings: docs/adding-a-model.md. The modules are imported only when used: each of them loads torch.
+A new one offers ``ARCHITECTURES``, and gets a line in the lock's table of poolings: docs/adding-a-model.md. Each loads
+torch, so they are imported only when used.
 """
 
 from __future__ import annotations
@@ -21,21 +21,7 @@ __all__ = ["get_architecture"]
 
 
 def get_architecture(entry: LockedModel) -> Architecture:
-    """Return how a model's architecture is exported for its task.
-
-    Parameters
-    ----------
-    entry : LockedModel
-
-    Returns
-    -------
-    Architecture
-
-    Raises
-    ------
-    ExportError
-        No module here knows it, or not for this task.
-    """
+    """Return how a model's architecture is exported for its task; ExportError if no module here knows both."""
     name = f"{__name__}.{entry.architecture}"
     try:
         module = importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What every architecture gives the export: an optimum configuration whose patcher traces our forward."""
+"""The interface of an architecture: an optimum configuration whose patcher traces its own forward."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "rotary_tables",
 ]
 
-#: Added to the scores of keys that must not be seen. exp() of it is exactly 0 in float32 beside any score a model
+#: Added to the scores of hidden keys. exp() of it is exactly 0 in float32 beside any score a model
 #: gives, and it is finite, so that a block with no visible key gives numbers (which nothing reads) and not NaN.
 HIDDEN = -1e5
 
@@ -48,10 +48,10 @@ class Architecture:
     optimum_task : str
         Optimum's name of the task.
     configs : mapping of str to class
-        Configuration class of each traced graph form, ``"plain"`` and ``"cuda"``; each derives from
-        :class:`ContractConfig`.
+        Configuration class, derived from :class:`ContractConfig`, of each traced graph form: ``"plain"`` and
+        ``"cuda"``.
     input_names : tuple of str
-        What the graph is fed.
+        The graph's inputs.
     """
 
     optimum_task: str
@@ -59,7 +59,7 @@ class Architecture:
     input_names: tuple[str, ...] = ("input_ids", "attention_mask")
 
     def make_config(self, module: Any, form: str, entry: LockedModel) -> OnnxConfig:
-        """Return the configuration that exports a module in a graph form, as a lock entry says."""
+        """Return the configuration that exports a module in a graph form for a lock entry."""
         config = self.configs[form](module.config, task=self.optimum_task)
         config.input_names = self.input_names
         config.max_tokens, config.pooling = entry.max_tokens, entry.pooling
@@ -67,7 +67,7 @@ class Architecture:
 
 
 class ContractConfig:
-    """The contract's inputs and output, in place of optimum's; put before the optimum configuration it changes."""
+    """The contract's inputs and output in place of optimum's; a base class that stands before optimum's."""
 
     input_names: tuple[str, ...] = ()
     max_tokens = 0
@@ -76,20 +76,20 @@ class ContractConfig:
 
     @property
     def inputs(self) -> dict[str, dict[int, str]]:
-        """Inputs with their dynamic axes."""
+        """Name the inputs' dynamic axes."""
         return {name: dict(_DYNAMIC_TOKENS) for name in self.input_names}
 
     @property
     def outputs(self) -> dict[str, dict[int, str]]:
-        """The one output with its dynamic axis."""
+        """Name the output's dynamic axis."""
         return {self.output_name: {0: "rows"}}
 
 
 class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
-    """Puts another forward in the model's place while optimum traces it.
+    """Replaces the model's forward by :meth:`export_forward` of a subclass while optimum traces it.
 
-    Subclasses define :meth:`export_forward`. Optimum wraps whatever ``orig_forward`` is when it enters, so ours is set
-    before and taken back after; the model's own forward is never touched.
+    Optimum wraps ``orig_forward`` when it enters, so it is set before and restored after; the model's own forward
+    stays.
     """
 
     orig_forward: Callable[..., Any]
@@ -105,12 +105,11 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
         del self._model.forward  # the instance attribute optimum leaves behind would hide the class's own forward
 
     def export_forward(self, *inputs: Any, **named: Any) -> dict[str, torch.Tensor]:
-        """Compute the contract's output from the contract's inputs.
+        """Compute the contract's output from its inputs, in the order of the model's own forward.
 
         Parameters
         ----------
         *inputs, **named : Tensor of int64, shape (rows, tokens)
-            The contract's inputs, in the order of the model's own forward.
 
         Returns
         -------
@@ -124,22 +123,16 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
 class PaddingComponent:
     """Padding as more components of each attention head: q' = [q, 1, 0 ...], k' = [k, 0 or hidden, 0 ...].
 
-    A mask input would take the operator off the path that keeps no score matrix.
-
-    Attributes
-    ----------
-    query_ones : Tensor, shape (rows, tokens, heads, components)
-        The query component that meets `key_bias`.
-    key_bias : Tensor, shape (rows, tokens, heads, components)
-        0 on real tokens, hidden on padding; components after the first are 0.
+    A mask input would take the operator off the path that keeps no score matrix. Both tensors have shape (rows, tokens,
+    heads, components).
     """
 
-    query_ones: torch.Tensor
-    key_bias: torch.Tensor
+    query_ones: torch.Tensor  # 1 where it meets key_bias
+    key_bias: torch.Tensor  # 0 on real tokens, hidden on padding; components after the first are 0
 
     @classmethod
     def from_bias(cls, key_bias: torch.Tensor, n_heads: int) -> PaddingComponent:
-        """Return it for a bias of shape (rows, tokens); components beyond one only widen the heads."""
+        """Build it from a bias of shape (rows, tokens); components beyond one only widen the heads."""
         per_head = reshape(key_bias, (0, -1, 1, 1)).expand(-1, -1, n_heads, -1)
         filler = [per_head * 0] * (CUDA_COMPONENTS - 1)
         return cls(torch.cat([torch.ones_like(per_head), *filler], 3), torch.cat([per_head, *filler], 3))
@@ -155,17 +148,13 @@ class PaddingComponent:
 
 
 def mean_of_tokens(states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """Return each row's mean over its real tokens.
+    """Return each row's mean over its real tokens, shape (rows, width).
 
     Parameters
     ----------
     states : Tensor, shape (rows, tokens, width)
     valid : Tensor of float32, shape (rows, tokens)
         1 on real tokens.
-
-    Returns
-    -------
-    Tensor, shape (rows, width)
     """
     return torch.bmm(valid.unsqueeze(1), states)[:, 0] / valid.sum(1, keepdim=True)
 
@@ -173,23 +162,21 @@ def mean_of_tokens(states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 def rotary_tables(
     module: Any, rotary: Any, max_tokens: int, name: str, *, head_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosine and sine tables of a rotary embedding as buffers of the module, so that they are stored once.
+    """Return cosine and sine tables of a rotary embedding, stored once as buffers of the module.
 
     Parameters
     ----------
     module : nn.Module
         Gets the buffers ``<name>_cos`` and ``<name>_sin`` (not saved with it).
     rotary : nn.Module
-        The model's own rotary embedding; called as the model calls it.
+        The model's own rotary embedding.
     max_tokens : int
         Positions in the tables: a hard cap on the length of a row.
-    name : str
-    head_dim : int
 
     Returns
     -------
     (Tensor, Tensor)
-        float32, shape (max_tokens, head_dim / 2): the model computes each half once and repeats it.
+        float32, shape (max_tokens, head_dim / 2): the two halves of the model's are the same.
     """
     with torch.no_grad():
         probe = torch.zeros(1, 1, 1, dtype=torch.float32)  # only its dtype and device are read

@@ -27,17 +27,13 @@ __all__ = ["ARCHITECTURES"]
 
 
 def pooled_states(states: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """Return each row's mean over its real tokens, or its first token.
+    """Return each row's mean over its real tokens, or its first token; shape (rows, width).
 
     Parameters
     ----------
     states : Tensor, shape (rows, tokens, width)
     attention_mask : Tensor of int64, shape (rows, tokens)
     pooling : {"mean", "cls"}
-
-    Returns
-    -------
-    Tensor, shape (rows, width)
     """
     if pooling == "cls":
         return states[:, 0]
@@ -52,17 +48,6 @@ class _PlainEmbedder(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Pool the states of transformers' own forward.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``embedding``, float32, shape (rows, width).
-        """
         states = self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return {"embedding": pooled_states(states, attention_mask, self._pooling)}
 
@@ -76,23 +61,12 @@ class _PlainReranker(ForwardPatcher):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
-        """Return the logits of transformers' own forward.
-
-        Parameters
-        ----------
-        input_ids, attention_mask, token_type_ids : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``logits``, float32, shape (rows, 1).
-        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         return {"logits": self._kept_forward(**inputs).logits}
 
 
 class _CudaEncoder(ForwardPatcher):
-    """The body of both; subclasses say what becomes of its states."""
+    """The body of both; subclasses pool its states."""
 
     def __init__(self, config: Any, model: Any, model_kwargs: dict[str, Any] | None = None) -> None:
         super().__init__(config, model, model_kwargs=model_kwargs)
@@ -123,7 +97,7 @@ class _CudaEncoder(ForwardPatcher):
 
 
 def _require_known(config: Any, max_tokens: int) -> None:
-    """Refuse relatives of BERT whose forward is another than the one written here."""
+    """Refuse relatives of BERT with another forward."""
     kind = getattr(config, "position_embedding_type", "absolute")
     if kind != "absolute":
         raise ExportError(f"positions are {kind!r}, only 'absolute' ones are supported")
@@ -137,17 +111,6 @@ class _CudaEmbedder(_CudaEncoder):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode and pool in ONNX Runtime's own operators; all tokens are of the first segment.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``embedding``, float32, shape (rows, width).
-        """
         body = self._model
         first_segment = body.embeddings.token_type_embeddings.weight[0]
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), first_segment, attention_mask)
@@ -163,17 +126,6 @@ class _CudaReranker(_CudaEncoder):
         *_unused: object,
         **_ignored: object,
     ) -> dict[str, torch.Tensor]:
-        """Encode and score in ONNX Runtime's own operators.
-
-        Parameters
-        ----------
-        input_ids, attention_mask, token_type_ids : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``logits``, float32, shape (rows, 1).
-        """
         body = self._model.bert
         segments = body.embeddings.token_type_embeddings(token_type_ids)
         states = self._encode(body, body.embeddings.word_embeddings(input_ids), segments, attention_mask)

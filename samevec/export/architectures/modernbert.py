@@ -1,4 +1,4 @@
-"""ModernBERT rerankers: bidirectional attention, local and global layers in turn, pooling to one logit.
+"""ModernBERT rerankers: bidirectional attention, alternating local and global layers, pooling to one logit.
 
 ``plain`` is transformers' own forward. ``cuda`` is the same mathematics written for CUDA: global layers on the
 attention operator's path that never builds the score matrix, padding as more components of its heads; local layers as
@@ -38,65 +38,29 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Return the logits of transformers' own forward.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``logits``, float32, shape (rows, 1).
-        """
         return {"logits": self._kept_forward(input_ids=input_ids, attention_mask=attention_mask).logits}
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How local layers cut rows into blocks; int64, known when the graph runs.
+    """How local layers cut rows into blocks; int64, known when the graph runs."""
 
-    Attributes
-    ----------
-    rows, block, seen : Tensor, scalar
-        Queries in a block, and keys it sees: 64 and 192; or all and all of an input that is short enough for one block.
-    query_index : Tensor, shape (blocks * block,)
-        Which token each query is; beyond the last token the last one again.
-    key_index : Tensor, shape (blocks * seen,)
-        Which token each key is; beyond either end the token at that end.
-    distance : Tensor, shape (block, seen)
-        From query to key, in tokens.
-    outside : Tensor of bool, shape (blocks, seen)
-        Keys beyond either end.
-    """
-
-    rows: Any
-    block: Any
-    seen: Any
-    query_index: torch.Tensor
-    key_index: torch.Tensor
-    distance: torch.Tensor
-    outside: torch.Tensor
+    rows: Any  # scalar
+    block: Any  # scalar: queries in a block; 64, or all where the input fits one block
+    seen: Any  # scalar: keys a block sees; 192, or all
+    query_index: torch.Tensor  # (blocks * block,): each query's token; beyond the last token the last again
+    key_index: torch.Tensor  # (blocks * seen,): each key's token; beyond either end the token at that end
+    distance: torch.Tensor  # (block, seen): from query to key, in tokens
+    outside: torch.Tensor  # bool (blocks, seen): keys beyond either end
 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What all layers of one run share.
-
-    Attributes
-    ----------
-    layout : _Layout
-    padding : PaddingComponent
-        Of the global layers.
-    block_bias : Tensor, shape (rows * blocks, 1, block, seen)
-        Window and padding of the local layers.
-    query_shape, seen_shape, row_shape : Tensor of int64
-        Shapes to and from blocks, built once a run.
-    """
+    """Values that all layers of one run share."""
 
     layout: _Layout
-    padding: PaddingComponent
-    block_bias: torch.Tensor
+    padding: PaddingComponent  # of the global layers
+    block_bias: torch.Tensor  # (rows * blocks, 1, block, seen): window and padding of the local layers
     query_shape: torch.Tensor
     seen_shape: torch.Tensor
     row_shape: torch.Tensor
@@ -123,17 +87,6 @@ class _CudaPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode, pool and score in ONNX Runtime's own operators.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``logits``, float32, shape (rows, 1).
-        """
         body = self._model.model
         valid = attention_mask.to(torch.float32)
         shared = self._share(input_ids, valid)
@@ -216,7 +169,7 @@ def _shape(*parts: Any) -> torch.Tensor:
 
 
 def _block_bias(key_bias: torch.Tensor, layout: _Layout, half_window: int) -> torch.Tensor:
-    """Return 0 where a block's query may see a key, and hidden elsewhere, from the padding's bias (rows, tokens)."""
+    """Return 0 where a block's query may see a key, else hidden, from the padding's bias (rows, tokens)."""
     seen = reshape(key_bias.index_select(1, layout.key_index), _shape(layout.rows, -1, layout.seen))
     seen = torch.where(layout.outside[None], HIDDEN, seen)
     window = torch.where(layout.distance.abs() <= half_window, 0.0, HIDDEN)
@@ -224,7 +177,7 @@ def _block_bias(key_bias: torch.Tensor, layout: _Layout, half_window: int) -> to
 
 
 def _row_slices(weight: torch.Tensor, n_parts: int) -> list[torch.Tensor]:
-    """Cut a weight into equal parts by rows; plain slices, which the exporter folds into separate stored weights."""
+    """Cut a weight into equal parts by rows: slices that the exporter folds into separate stored weights."""
     size = weight.shape[0] // n_parts
     return [weight[i * size : (i + 1) * size] for i in range(n_parts)]
 

@@ -19,16 +19,12 @@ __all__ = ["ARCHITECTURES"]
 
 
 def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return each row's state at its last real token.
+    """Return each row's state at its last real token, shape (rows, width).
 
     Parameters
     ----------
     states : Tensor, shape (rows, tokens, width)
     attention_mask : Tensor of int64, shape (rows, tokens)
-
-    Returns
-    -------
-    Tensor, shape (rows, width)
     """
     last = attention_mask.sum(1) - 1
     index = last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
@@ -39,17 +35,6 @@ class _PlainPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Pool the states of transformers' own forward at each row's last token.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``embedding``, float32, shape (rows, width).
-        """
         positions = torch.arange(input_ids.shape[1]).unsqueeze(0)
         states = self._kept_forward(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
@@ -66,17 +51,7 @@ class _CudaPatcher(ForwardPatcher):
     def export_forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *_unused: object, **_ignored: object
     ) -> dict[str, torch.Tensor]:
-        """Encode in ONNX Runtime's own operators; the last layer computes nothing but each row's last token.
-
-        Parameters
-        ----------
-        input_ids, attention_mask : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``embedding``, float32, shape (rows, width).
-        """
+        """Encode in ONNX Runtime's own operators; the last layer computes only each row's last token."""
         model = self._model
         states = model.embed_tokens(input_ids)
         *body, top = model.layers
@@ -109,7 +84,7 @@ class _CudaPatcher(ForwardPatcher):
 
 
 def _repeat_heads(states: torch.Tensor, n_heads: int, repeats: int) -> torch.Tensor:
-    """Put each head `repeats` times side by side, as the queries that share it are."""
+    """Put each head `repeats` times side by side, in the order of the queries that share it."""
     split = reshape(states, (0, 0, n_heads, 1, -1))
     return reshape(torch.cat([split] * repeats, 3), (0, 0, -1))
 

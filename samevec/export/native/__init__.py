@@ -1,7 +1,7 @@
 """Graphs of the native library's operators, built from a checkpoint's tensors: the same bytes on every machine.
 
-Nothing is traced and nothing is computed but rotary tables, so neither torch's arithmetic nor optimum has a part in
-what stands in the file. native/DEFINITION.md says what the operators compute.
+Nothing is traced, and only rotary tables are computed, so neither torch's arithmetic nor optimum shapes the file.
+native/DEFINITION.md defines the operators.
 """
 
 from __future__ import annotations
@@ -32,13 +32,7 @@ _BUILDERS = {
 
 
 def open_checkpoint(snapshot: Path, entry: LockedModel) -> Checkpoint:
-    """Return a snapshot's tensors, not yet read; use as a context manager.
-
-    Raises
-    ------
-    ExportError
-        A file cannot be read.
-    """
+    """Return a snapshot's tensors, not yet read, as a context manager; ExportError if a file cannot be read."""
     _, prefix = _BUILDERS.get((entry.architecture, entry.task), (None, ""))
     paths = [snapshot / file.path for file in entry.files if file.path.endswith(".safetensors")]
     return Checkpoint(paths, prefix=prefix)
@@ -55,22 +49,18 @@ def write_native_graph(
         Folder of verified files.
     config : transformers.PretrainedConfig
         The checkpoint's, with transformers' own defaults.
-    entry : LockedModel
-        Its safetensors files are read, one tensor at a time.
     directory : Path
         Gets ``model.onnx`` and ``model.onnx.data``.
-    progress : Progress
 
     Returns
     -------
     (Path, list of Weight)
-        The graph, and where each of its initialisers comes from.
+        The graph, and the origin of each of its initialisers.
 
     Raises
     ------
     ExportError
-        No graph of this architecture is known, it asks for what the operators do not compute, or the checkpoint lacks a
-        tensor.
+        The architecture has no native graph, its configuration needs other operators, or the checkpoint lacks a tensor.
     """
     if (entry.architecture, entry.task) not in _BUILDERS:
         raise ExportError(

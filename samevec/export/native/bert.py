@@ -23,20 +23,7 @@ PREFIX = "bert."
 
 
 def embedder(graph: GraphBuilder, config: Any, entry: LockedModel) -> onnx.ModelProto:
-    """Return the graph of a BERT embedder that pools the mean or the first token.
-
-    Parameters
-    ----------
-    graph : GraphBuilder
-        Empty.
-    config : transformers.BertConfig
-    entry : LockedModel
-
-    Raises
-    ------
-    ExportError
-        The configuration asks for what the operators do not compute, or a tensor is missing.
-    """
+    """Return the graph of a BERT embedder that pools the mean or the first token; ExportError if it is not covered."""
     offsets, ids = graph.unpadded()
     segment = graph.constant("first_segment", 0)
     pooled = _encode(graph, config, entry, offsets=offsets, ids=ids, segments=segment)

@@ -1,4 +1,4 @@
-"""A verified checkpoint's tensors one at a time, in the type they are stored in; no arithmetic is done on them."""
+"""A verified checkpoint's tensors one at a time, in their stored type, without arithmetic."""
 
 from __future__ import annotations
 
@@ -23,20 +23,11 @@ __all__ = ["Checkpoint", "Stored", "widen"]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor as the checkpoint stores it.
+    """One tensor as the checkpoint stores it."""
 
-    Attributes
-    ----------
-    source : str
-        Its name in the file.
-    values : ndarray of float32, or of uint16 for the bits of bfloat16
-    widened : bool
-        The file holds float16, which has no place in a graph: every value is the same in float32.
-    """
-
-    source: str
-    values: NDArray[Any]
-    widened: bool = False
+    source: str  # its name in the file
+    values: NDArray[Any]  # float32, or uint16 for the bits of bfloat16
+    widened: bool = False  # from float16, which graphs do not hold; float32 has every value
 
     @property
     def is_bfloat16(self) -> bool:
@@ -49,10 +40,8 @@ class Checkpoint:
 
     Parameters
     ----------
-    paths : sequence of Path
-        One or several safetensors files.
     prefix : str
-        The base model's, such as ``"bert."``; checkpoints leave it out or put it in front of names as they like.
+        The base model's, such as ``"bert."``, which checkpoints may leave out or add.
 
     Raises
     ------
@@ -83,20 +72,14 @@ class Checkpoint:
 
     @property
     def names(self) -> list[str]:
-        """Every tensor, as the files name it."""
+        """Every tensor's name in the files."""
         return list(self._files)
 
     def __contains__(self, parameter: str) -> bool:
         return self._source(parameter) is not None
 
     def tensor(self, parameter: str) -> Stored:
-        """Return a tensor; its values are a view of the file where that can be.
-
-        Raises
-        ------
-        ExportError
-            There is none of that name, or its type is none of BF16, F32 and F16.
-        """
+        """Return a tensor, as a view of the file if possible; ExportError if missing or none of BF16, F32 and F16."""
         source = self._source(parameter)
         if source is None:
             raise ExportError(f"the checkpoint has no tensor {parameter}")

@@ -1,4 +1,4 @@
-"""A graph of the native library's operators, put together node by node; large weights are written as they come."""
+"""A graph of the native library's operators, built node by node; large weights are written at once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,10 @@ _MOST_HEAD, _MOST_GROUP = 128, 32
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """Where an initialiser of the graph comes from.
+    """The origin of an initialiser of the graph.
 
     Attributes
     ----------
-    name : str
     transformation : str
         ``"as stored"``, ``"widened"`` to float32, ``"panels"``, ``"concatenated"``, ``"concatenated panels"``,
         ``"computed: rotary table"`` or ``"constant"``.
@@ -61,18 +60,8 @@ class Weight:
 class GraphBuilder:
     """Collects nodes, and weights by the names of the checkpoint's parameters.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    file : binary file
-        ``model.onnx.data``, empty; gets every large initialiser.
-    progress : Progress
-        Counts layers.
-
-    Attributes
-    ----------
-    weights : list of Weight
-        One for each initialiser, in file order.
+    `file` is the empty ``model.onnx.data``, which gets every large initialiser; ``weights`` has one item for each
+    initialiser, in file order.
     """
 
     def __init__(self, checkpoint: Checkpoint, file: BinaryIO, progress: Progress) -> None:
@@ -86,24 +75,16 @@ class GraphBuilder:
     def node(
         self, op_type: str, *inputs: str, name: str, n_outputs: int = 1, domain: str = DOMAIN, **given: Any
     ) -> Any:
-        """Add a node.
+        """Add a node; return the name of its output, or of each output.
 
         Parameters
         ----------
-        op_type : str
         *inputs : str
             Values it reads; an empty name leaves an input out.
         name : str
             Of the node, and of its output; further outputs have its name with ``.1`` and so on.
-        n_outputs : int
-        domain : str
         **given
             Attributes.
-
-        Returns
-        -------
-        str or list of str
-            What its outputs are called.
         """
         outputs = [name, *(f"{name}.{i}" for i in range(1, n_outputs))]
         self._nodes.append(helper.make_node(op_type, list(inputs), outputs, name=name, domain=domain, **given))
@@ -137,15 +118,7 @@ class GraphBuilder:
         return self._store(parameter, stored.values, "widened" if stored.widened else "as stored", [stored])
 
     def product(self, x: str, *layers: str, name: str) -> str:
-        """Return what linear layers make of `x`, their columns one after another.
-
-        Parameters
-        ----------
-        x : str
-        *layers : str
-            Modules of the checkpoint with a ``weight`` and perhaps a ``bias``.
-        name : str
-        """
+        """Return the product of `x` with linear layers, their columns one after another, biases included."""
         parts = _of_one_type([self._checkpoint.tensor(f"{layer}.weight") for layer in layers])
         values = [part.values for part in parts]
         n_columns = sum(len(part) for part in values)
@@ -212,18 +185,7 @@ class GraphBuilder:
         return name
 
     def model(self, inputs: Sequence[str], output: str, *, name: str, width: int) -> onnx.ModelProto:
-        """Return the finished model.
-
-        Parameters
-        ----------
-        inputs : sequence of str
-            Each int64, rows x tokens.
-        output : str
-            The value that leaves; float32, rows x width.
-        name : str
-            What it is called outside.
-        width : int
-        """
+        """Return the finished model: int64 inputs, rows x tokens; a float32 output, rows x width, called `name`."""
         self.node("Identity", output, name=name, domain="")
         graph = helper.make_graph(
             self._nodes,
@@ -243,23 +205,16 @@ def _of_one_type(parts: list[Stored]) -> list[Stored]:
 def require_covered(
     entry: LockedModel, conditions: Mapping[str, bool], *, head_dim: int, group: int, widths: Mapping[str, int]
 ) -> None:
-    """Refuse a checkpoint that the operators do not compute.
+    """Refuse a checkpoint that the operators do not compute, with an ExportError that names everything not covered.
 
     Parameters
     ----------
-    entry : LockedModel
     conditions : mapping of str to bool
-        What would not be covered, in words, and whether the checkpoint is free of it.
-    head_dim : int
+        Features that are not covered, and whether the checkpoint is free of them.
     group : int
         Query heads that share a key head.
     widths : mapping of str to int
-        What must be multiples of 32.
-
-    Raises
-    ------
-    ExportError
-        Names everything that is not covered.
+        Sizes that must be multiples of 32.
     """
     refused = [words for words, is_free in conditions.items() if not is_free]
     if head_dim % PANEL_COLUMNS or not 0 < head_dim <= _MOST_HEAD:

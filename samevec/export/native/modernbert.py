@@ -19,20 +19,7 @@ PREFIX = "model."
 
 
 def reranker(graph: GraphBuilder, config: Any, entry: LockedModel) -> onnx.ModelProto:
-    """Return the graph of a ModernBERT sequence classifier with one label.
-
-    Parameters
-    ----------
-    graph : GraphBuilder
-        Empty.
-    config : transformers.ModernBertConfig
-    entry : LockedModel
-
-    Raises
-    ------
-    ExportError
-        The configuration asks for what the operators do not compute, or a tensor is missing.
-    """
+    """Return the graph of a ModernBERT sequence classifier with one label; ExportError if it is not covered."""
     _require_covered(config, entry)
     n_layers, epsilon = config.num_hidden_layers, config.norm_eps
     offsets, ids = graph.unpadded()

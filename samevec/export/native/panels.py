@@ -16,7 +16,7 @@ PANEL_COLUMNS = 32
 
 
 def pack(weight: NDArray[Any]) -> NDArray[Any]:
-    """Put a weight into panels.
+    """Put a weight into panels of 32 columns.
 
     Parameters
     ----------
@@ -40,17 +40,7 @@ def pack(weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def unpack(panels: NDArray[Any], n_columns: int) -> NDArray[Any]:
-    """Return the weight that :func:`pack` put into panels.
-
-    Parameters
-    ----------
-    panels : ndarray of float32 or uint16, shape (panels, inner, 32)
-    n_columns : int
-
-    Returns
-    -------
-    ndarray of the same type, shape (n_columns, inner)
-    """
+    """Return the weight, shape (n_columns, inner), that :func:`pack` put into panels."""
     n_panels, inner, _ = panels.shape
     if panels.dtype == np.uint16:
         words = panels.reshape(n_panels, inner, PANEL_COLUMNS // 2, 2).transpose(0, 3, 2, 1)

@@ -19,20 +19,7 @@ PREFIX = "model."
 
 
 def embedder(graph: GraphBuilder, config: Any, entry: LockedModel) -> onnx.ModelProto:
-    """Return the graph of a Qwen3 embedder that pools the last token.
-
-    Parameters
-    ----------
-    graph : GraphBuilder
-        Empty.
-    config : transformers.Qwen3Config
-    entry : LockedModel
-
-    Raises
-    ------
-    ExportError
-        The configuration asks for what the operators do not compute, or a tensor is missing.
-    """
+    """Return the graph of a Qwen3 embedder that pools the last token; ExportError if it is not covered."""
     _require_covered(config, entry)
     n_layers, epsilon = config.num_hidden_layers, config.rms_norm_eps
     offsets, ids = graph.unpadded()

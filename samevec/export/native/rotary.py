@@ -1,8 +1,8 @@
 """Cosine and sine tables of rotary positions, the same bytes on every machine.
 
-transformers computes inverse frequencies, angles, cosines and sines in float32, with functions whose last bit depends
-on the processor. Here the same steps are taken by integers, decimals of 60 digits, and additions and products in
-float64: inverse frequencies and angles are the float32 that exact powers give, cosine and sine the nearest float32.
+transformers computes them in float32, with functions whose last bit depends on the processor. Here the same steps are
+taken by integers, decimals of 60 digits, and additions and products in float64: inverse frequencies and angles are the
+float32 that exact powers give, cosine and sine the nearest float32.
 """
 
 from __future__ import annotations
@@ -37,17 +37,7 @@ _COSINE = (
 
 
 def inverse_frequencies(theta: float, head_dim: int) -> NDArray[np.float32]:
-    """Return ``1 / theta ** (i / head_dim)`` for even i, every step rounded to float32 as transformers takes it.
-
-    Parameters
-    ----------
-    theta : float
-    head_dim : int
-
-    Returns
-    -------
-    ndarray of float32, shape (head_dim / 2,)
-    """
+    """Return ``1 / theta ** (i / head_dim)`` for even i, rounded to float32 at each step of transformers."""
     context = decimal.Context(prec=60)
     exponents = np.arange(0, head_dim, 2).astype(np.float32) / np.float32(head_dim)
     powers = [context.power(decimal.Decimal(theta), decimal.Decimal(float(exponent))) for exponent in exponents]
@@ -55,15 +45,7 @@ def inverse_frequencies(theta: float, head_dim: int) -> NDArray[np.float32]:
 
 
 def cosine_and_sine(angles: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosine and sine of angles that are 0 or more, by additions and products alone.
-
-    Parameters
-    ----------
-    angles : ndarray of float32
-
-    Returns
-    -------
-    (ndarray of float32, ndarray of float32)
+    """Return cosine and sine of float32 angles of 0 or more, by additions and products alone.
 
     Raises
     ------
@@ -95,18 +77,6 @@ def _polynomial(coefficients: tuple[float, ...], x: NDArray[np.float64]) -> NDAr
 
 
 def rotary_tables(theta: float, head_dim: int, n_positions: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the tables of cosines and sines for positions from 0.
-
-    Parameters
-    ----------
-    theta : float
-        The checkpoint's base.
-    head_dim : int
-    n_positions : int
-
-    Returns
-    -------
-    (ndarray of float32, ndarray of float32), shape (n_positions, head_dim / 2)
-    """
+    """Return float32 cosines and sines for positions from 0, each of shape (n_positions, head_dim / 2)."""
     positions = np.arange(n_positions, dtype=np.float32)
     return cosine_and_sine(positions[:, None] * inverse_frequencies(theta, head_dim))

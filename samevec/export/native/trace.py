@@ -1,4 +1,4 @@
-"""A native graph with every node's output among its outputs: by it an operator that computes otherwise is found."""
+"""A native graph with every node's output, which finds the operator that computes other bits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,9 @@ _TYPES = {"Offsets": TensorProto.INT32, "Unpad": TensorProto.INT64, "Positions":
 
 
 def write_trace(graph_path: Path) -> list[tuple[str, str]]:
-    """Write ``trace.onnx`` beside a graph; it shares the graph's data file.
+    """Write ``trace.onnx`` beside a native graph, sharing its data; return output and operator of each traced node.
 
-    Parameters
-    ----------
-    graph_path : Path
-        ``model.onnx`` of the native form.
-
-    Returns
-    -------
-    list of (str, str)
-        Output and operator of every node that is traced, in order. Rows of a bfloat16 table are left out: numpy has no
-        such type, and their widening follows.
+    Rows of a bfloat16 table are left out: numpy has no such type, and their widening follows.
     """
     model = onnx.load(str(graph_path), load_external_data=False)
     bfloat16 = {t.name for t in model.graph.initializer if t.data_type == TensorProto.BFLOAT16}

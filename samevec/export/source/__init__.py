@@ -1,1 +1,1 @@
-"""Where a checkpoint's files come from: a hub or a folder, verified against the lock."""
+"""A checkpoint's files, from a hub or a folder, verified against the lock."""

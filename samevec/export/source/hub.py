@@ -1,4 +1,4 @@
-"""The hub's edge: the only module that talks to it, always by a full commit, and that knows its exceptions."""
+"""The only module that talks to the hub, always by a full commit, and that knows its exceptions."""
 
 from __future__ import annotations
 
@@ -19,32 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub", "HubFile", "HubFiles", "partial_files"]
 
-# The other way to a snapshot; to a list of files there is none.
+# Advice for downloads; a list of files has no other source.
 _OR_FROM = " or pass a snapshot folder with --from DIR"
-# How often a download's bytes on disk are looked at: smooth for a bar, nothing for the disk.
+# Interval between looks at a download's bytes on disk.
 _POLL_S = 0.25
 _LIST_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubFile:
-    """One file of a repository at a commit.
-
-    Attributes
-    ----------
-    path : str
-    size_bytes : int
-    sha256 : str or None
-        None for files kept in git itself: the hub knows only their git hash.
-    """
+    """One file of a repository at a commit."""
 
     path: str
     size_bytes: int
-    sha256: str | None
+    sha256: str | None  # None for files kept in git itself: the hub knows only their git hash
 
 
 class HubFiles(Protocol):
-    """What `samevec lock update` asks the hub."""
+    """The hub's part in ``samevec lock update``."""
 
     def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
         """Return every file of a repository at a commit."""
@@ -56,39 +48,16 @@ class HubFiles(Protocol):
 
 
 class Hub:
-    """The hub itself, through huggingface_hub and its settings (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, its token).
-
-    Parameters
-    ----------
-    endpoint : str, optional
-        Address of the hub; huggingface_hub's own rule when left out.
-    """
+    """The hub, through huggingface_hub and its settings (``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, its token)."""
 
     def __init__(self, endpoint: str | None = None) -> None:
         self._endpoint = endpoint
 
     def list_files(self, repo: str, revision: str) -> Sequence[HubFile]:
-        """Return every file of a repository at a commit.
-
-        Parameters
-        ----------
-        repo : str
-            ``OWNER/NAME``.
-        revision : str
-            40 hex digits.
-
-        Returns
-        -------
-        sequence of HubFile
-
-        Raises
-        ------
-        SourceError
-            The hub cannot be reached, or does not have it.
-        """
+        """Return every file of ``OWNER/NAME`` at a commit; SourceError if the hub lacks it or does not answer."""
         with _hub_errors(repo, revision) as hub, _quiet():
             api = hub.HfApi(endpoint=self._endpoint)
-            # It waits for ever unless told.
+            # Without a timeout it waits for ever.
             info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_LIST_TIMEOUT_S)
         if info.sha != revision:
             raise SourceError(f"{repo}: asked for revision {revision}, the hub answered with {info.sha}")
@@ -102,21 +71,7 @@ class Hub:
         ]
 
     def sha256(self, repo: str, revision: str, path: str) -> str:
-        """Return the sha256 of a file's bytes, by downloading it; for the small files kept in git itself.
-
-        Parameters
-        ----------
-        repo, revision, path : str
-
-        Returns
-        -------
-        str
-
-        Raises
-        ------
-        SourceError
-            It cannot be had.
-        """
+        """Return the sha256 of a file's bytes by downloading it: for the small files kept in git itself."""
         with tempfile.TemporaryDirectory(prefix="samevec-hub-") as directory:
             self.download(repo, revision, path, Path(directory))
             return hashlib.sha256((Path(directory) / path).read_bytes()).hexdigest()
@@ -130,11 +85,10 @@ class Hub:
         *,
         on_bytes: Callable[[float], None] | None = None,
     ) -> None:
-        """Download one file into ``directory/path``, going on where an earlier attempt was cut off.
+        """Download one file into ``directory/path``, resuming an earlier attempt.
 
         Parameters
         ----------
-        repo, revision, path : str
         directory : Path
             Also holds huggingface_hub's notes and partial files, in ``.cache``.
         on_bytes : callable, optional
@@ -143,7 +97,7 @@ class Hub:
         Raises
         ------
         SourceError
-            It cannot be had; the message says what to do.
+            The file is not available; the message says what to do.
         """
         with (
             _hub_errors(repo, revision, path, other_way=_OR_FROM) as hub,
@@ -155,7 +109,7 @@ class Hub:
 
 @contextmanager
 def _hub_errors(repo: str, revision: str, path: str = "", *, other_way: str = "") -> Iterator[Any]:
-    """Give huggingface_hub, and turn whatever goes wrong with it into one clear sentence."""
+    """Yield huggingface_hub, and turn any of its failures into one clear sentence."""
     try:
         import huggingface_hub  # noqa: PLC0415 - an extra, and slow to import
     except ImportError as error:
@@ -169,10 +123,10 @@ def _hub_errors(repo: str, revision: str, path: str = "", *, other_way: str = ""
 
 
 def _sentence(error: BaseException, other_way: str) -> str:
-    """Say what an exception of huggingface_hub, or of what it uses, means for the user."""
+    """Explain an exception of huggingface_hub, or of its dependencies, to the user."""
     from huggingface_hub import errors  # noqa: PLC0415
 
-    # It hides why a first look failed behind "not found locally"; the cause says it.
+    # This class hides the first failure, which is its cause.
     if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
         return _sentence(error.__cause__, other_way)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -184,7 +138,7 @@ def _sentence(error: BaseException, other_way: str) -> str:
 
 
 def _sentences(other_way: str) -> tuple[tuple[tuple[type[BaseException], ...], str], ...]:
-    """Return what each class means; the first match wins, so subclasses stand before their bases."""
+    """Return the meaning of each class; the first match wins, so subclasses stand before their bases."""
     from huggingface_hub import errors  # noqa: PLC0415
     from requests import exceptions as http  # noqa: PLC0415
 
@@ -217,7 +171,7 @@ def _other_sentence(error: BaseException, other_way: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep huggingface_hub from drawing bars and from logging each retry: samevec says it in its own way, once."""
+    """Keep huggingface_hub from drawing bars and logging each retry, which samevec reports itself."""
     from huggingface_hub import constants  # noqa: PLC0415
     from huggingface_hub.utils import logging as hub_logging  # noqa: PLC0415
     from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
@@ -242,7 +196,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _watched(directory: Path, path: str, on_bytes: Callable[[float], None] | None) -> Iterator[None]:
-    """Report the bytes a download has on disk: huggingface_hub has no hook for them that covers all its transports."""
+    """Report the bytes a download has on disk: huggingface_hub's own hook does not cover all its transports."""
     if on_bytes is None:
         yield
         return
@@ -271,7 +225,7 @@ def _watched(directory: Path, path: str, on_bytes: Callable[[float], None] | Non
 
 
 def partial_files(directory: Path) -> list[Path]:
-    """Return the partial files huggingface_hub keeps below a download folder, to go on with."""
+    """Return the partial files that huggingface_hub keeps below a download folder for resuming."""
     return list((directory / ".cache").rglob("*.incomplete"))
 
 

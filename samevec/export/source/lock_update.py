@@ -1,4 +1,4 @@
-"""``samevec lock update NAME``: the only thing that writes a lock, by revision or with a model's answers."""
+"""``samevec lock update NAME``: the only writer of a lock, by revision or with a model's answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pin_answers", "update_lock"]
 
-# What loading reads: weights, configurations, the tokenizer in each of its forms, and the folders of
+# Files that loading reads: weights, configurations, the tokenizer in each of its forms, and the folders of
 # sentence-transformers' modules. Not read: cards, other frameworks' weights, ready-made ONNX files.
 _NEEDED = re.compile(
     r"(?:(?:model(?:-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
@@ -32,22 +32,21 @@ _NEEDED = re.compile(
 
 
 def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[str]:
-    """Pin another revision of a model: ask the hub for its files and rewrite the lock.
+    """Pin another revision of a model: ask the hub for its files and rewrite the lock, without its comments.
 
     Parameters
     ----------
     path : Path
-        The lock; replaced in one rename, and left alone where nothing changes.
+        The lock; replaced by one rename, and only if something changes.
     name : str
-        The entry. Its other facts, golden values among them, stay as they are: export and parity judge them.
+        The entry; its other facts, golden values among them, stay: export and parity check them.
     revision : str
         40 hex digits of a commit.
-    hub : HubFiles
 
     Returns
     -------
     list of str
-        What changed, a line each, such as ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``; empty for nothing.
+        Changes, such as ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``.
 
     Raises
     ------
@@ -57,10 +56,6 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
         `revision` is not a full commit.
     SourceError
         The model's source is not the hub, or the hub does not have the revision.
-
-    Notes
-    -----
-    Comments in the lock are lost: the result is written from its records.
     """
     lock = read_lock(path)
     entry = lock.model(name)
@@ -71,7 +66,7 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
     if scheme != "hf":
         raise SourceError(f"{name}: its source is {entry.source}, and only hf: sources can be asked for a revision")
     files = _pin(entry, repo, revision, hub)
-    # Answers are of the old weights: the next export says what the new ones give.
+    # The answers belong to the old weights; the next export records new ones.
     updated = replace(entry, revision=revision, files=files, answers=None if files != entry.files else entry.answers)
     changes = _changes(entry, updated)
     if changes:
@@ -80,24 +75,10 @@ def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[
 
 
 def pin_answers(path: Path, name: str, answers: Answers) -> list[str]:
-    """Pin the bits that a model gives, as its export on this machine recorded them.
+    """Pin the bits that a model gives, as its export recorded them; return the changes, one line each.
 
-    Parameters
-    ----------
-    path : Path
-        The lock; replaced in one rename, and left alone where nothing changes.
-    name : str
-    answers : Answers
-
-    Returns
-    -------
-    list of str
-        What changed, a line each; empty for nothing.
-
-    Raises
-    ------
-    LockError
-        The lock is not valid, has no such model, or cannot be written.
+    The lock is replaced by one rename, and only if something changes; LockError if it is not valid, has no such model,
+    or cannot be written.
     """
     lock = read_lock(path)
     entry = lock.model(name)
@@ -117,7 +98,7 @@ def _put(path: Path, lock: Lock, entry: LockedModel) -> None:
 
 
 def _pin(entry: LockedModel, repo: str, revision: str, hub: HubFiles) -> tuple[LockedFile, ...]:
-    """Return the needed files of a revision: those pinned before in their order, then new ones by name."""
+    """Return the files of a revision to pin: those pinned before in their order, then new ones by name."""
     before = [file.path for file in entry.files]
     listed = [f for f in hub.list_files(repo, revision) if f.path in before or _NEEDED.fullmatch(f.path)]
     paths = {file.path for file in listed}
@@ -149,11 +130,11 @@ def _shown(file: LockedFile | None) -> str:
 
 
 def _write(path: Path, lock: Lock) -> None:
-    """Replace a lock in one rename, after reading it back: a lock that cannot be read is never written."""
+    """Replace a lock in one rename, after checking that the new text can be read."""
     text = dump_lock(lock)
     if parse_lock(text, origin=lock.origin) != lock:
         raise LockError(f"{lock.origin}: what would be written does not read back as what it says; nothing was written")
-    # Through a symlink, so that the link stays one.
+    # The target of a symlink, so that the link stays.
     target = path.resolve()
     try:
         mode = target.stat().st_mode & 0o777

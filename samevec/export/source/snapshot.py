@@ -1,8 +1,7 @@
 """From a lock entry to a snapshot folder that holds the pinned files and nothing else.
 
-Three sources: the hub by revision, the toy models samevec builds, and a folder (``--from DIR``). What comes from the
-first two lies in ``HOME/snapshots/<name>/<revision>/``. It gets there by one rename of a folder whose every file was
-verified, so that whatever kills a download, the final name never stands for half of one.
+Three sources: the hub by revision, the toy models samevec builds, and a folder (``--from DIR``). Files of the first two
+lie in ``HOME/snapshots/<name>/<revision>/``, a folder renamed to that name once every file in it is verified.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["locate_snapshot", "verify_snapshot"]
 
 _WEIGHTS_ENDING = ".safetensors"
-# Weights that are pickles, or other frameworks': reading a pickle runs whatever its author wrote.
+# Weights that are pickles, or other frameworks': reading a pickle runs code.
 _PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".msgpack")
 _SILENT = SilentProgress()
 
@@ -48,29 +47,27 @@ def locate_snapshot(
 
     Parameters
     ----------
-    entry : LockedModel
     home : Path
         samevec's data folder.
     source_dir : Path, optional
-        Take them from this folder: ``DIR/<name>/``, else ``DIR/<last part of source>/``, else the hub cache's
-        ``DIR/models--OWNER--NAME/snapshots/<revision>/``, else ``DIR`` itself. Symlinks are followed. Where it holds
-        other files too, the result is a folder of links to the pinned ones: no loader can see what was not pinned.
-    progress : Progress
+        Take them from ``DIR/<name>/``, else ``DIR/<last part of source>/``, else the hub cache's
+        ``DIR/models--OWNER--NAME/snapshots/<revision>/``, else ``DIR`` itself. Symlinks are followed. If it holds other
+        files too, the result is a folder of links to the pinned ones, so that no loader sees the others.
     hub : Hub, optional
         Another hub than the one huggingface_hub's settings name.
 
     Returns
     -------
     Path
-        What was fetched or built has been verified, and mended where it was damaged; a folder given by
-        `source_dir` has not: call :func:`verify_snapshot` before anything is loaded.
+        Verified, and repaired where damaged, if fetched or built; from `source_dir` not: call :func:`verify_snapshot`
+        before anything is loaded.
 
     Raises
     ------
     SourceError
-        The files cannot be had; the message says what to do.
+        The files are not available; the message says what to do.
     DigestMismatchError
-        What arrived is not what is pinned.
+        A fetched file is not the pinned one.
     """
     _refuse_unsafe_pins(entry)
     scheme, _, name = entry.source.partition(":")
@@ -87,28 +84,23 @@ def locate_snapshot(
 
 
 def verify_snapshot(path: Path, entry: LockedModel, progress: Progress = _SILENT) -> None:
-    """Compare every pinned file of a snapshot with its size and sha256, before anything is loaded.
+    """Compare every pinned file of a snapshot with its size, then its sha256, before anything is loaded.
 
     Parameters
     ----------
     path : Path
         The snapshot folder; its files may be symlinks.
-    entry : LockedModel
     progress : Progress
-        Gets one step, counted in bytes, and a note for every file that fails where more than one does.
+        Gets one step, counted in bytes, and a note for every failing file if there are several.
 
     Raises
     ------
     SourceMissingError
         A pinned file is not there.
     DigestMismatchError
-        A file is not what was pinned: the first such in the lock's order.
+        A file is not the pinned one: the first such in the lock's order.
     SourceError
         The snapshot asks for code to be run, or a pinned file cannot be read.
-
-    Notes
-    -----
-    Sizes come first, so that a truncated shard is found without hashing gigabytes.
     """
     _refuse_unsafe_pins(entry)
     _refuse_code_files(path, entry)
@@ -161,7 +153,7 @@ def _sha256_problem(file: Path, locked: LockedFile, on_bytes: Callable[[float], 
 
 
 def _refuse_unsafe_pins(entry: LockedModel) -> None:
-    # The lock's parser refuses these too; an entry built in code has not met it.
+    # The lock's parser refuses these too; entries built in code do not pass through it.
     for locked in entry.files:
         if locked.path.endswith((*_PICKLE_ENDINGS, ".py")):
             raise SourceError(
@@ -176,7 +168,7 @@ def _refuse_code_files(path: Path, entry: LockedModel) -> None:
 
 
 def _refuse_remote_code(path: Path, entry: LockedModel) -> None:
-    """Refuse configurations that ask a loader to import something; called on verified files only."""
+    """Refuse verified configurations that ask a loader to import code."""
     for locked in entry.files:
         name = locked.path.rpartition("/")[2]
         if name not in ("config.json", "tokenizer_config.json", "modules.json"):
@@ -216,7 +208,7 @@ def _resolve_source(entry: LockedModel, source_dir: Path) -> Path:
 
 
 def _pinned_view(entry: LockedModel, source: Path, snapshots: Path, progress: Progress) -> Path:
-    """Return the folder itself where it holds only pinned files, else a folder of links to those."""
+    """Return the folder itself if it holds only pinned files, else a folder of links to those."""
     _refuse_code_files(source, entry)
     for locked in entry.files:
         if not (source / locked.path).is_file():
@@ -234,7 +226,7 @@ def _pinned_view(entry: LockedModel, source: Path, snapshots: Path, progress: Pr
 
 
 def _leaves(folder: Path) -> dict[str, str]:
-    """Return all that is no real folder, with what it links to; a linked folder counts as one thing."""
+    """Return everything but real folders, with its link targets; a linked folder counts as one thing."""
     return {
         file.relative_to(folder).as_posix(): str(file.readlink()) if file.is_symlink() else ""
         for file in folder.rglob("*")
@@ -250,7 +242,7 @@ def _write_links(directory: Path, targets: dict[str, str]) -> None:
 
 
 def _publish(final: Path, write: Callable[[Path], None]) -> None:
-    """Write a small folder beside its final name and rename it there; the old one, if any, goes."""
+    """Write a small folder beside its final name and rename it there, in place of an old one."""
     temporary = final.with_name(f"{final.name}.tmp-{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -299,7 +291,7 @@ def _download(entry: LockedModel, repo: str, final: Path, progress: Progress, hu
 
 
 def _holds(directory: Path, locked: LockedFile) -> bool:
-    """Whether a folder holds a pinned file; one that is there but wrong is removed."""
+    """Whether a folder holds a pinned file; a wrong one is removed."""
     file = directory / locked.path
     if not file.is_file():
         return False
@@ -310,7 +302,7 @@ def _holds(directory: Path, locked: LockedFile) -> bool:
 
 
 def _drop_useless_partials(staging: Path, missing: list[LockedFile]) -> None:
-    """Keep a partial file only where going on can succeed: named by a pinned sha256, and not longer than the whole."""
+    """Keep a partial file only if it can be resumed: named by a pinned sha256, and not longer than the whole."""
     for leftover in partial_files(staging):
         size_bytes = leftover.stat().st_size
         if not any(locked.sha256 in leftover.name and size_bytes <= locked.size_bytes for locked in missing):
@@ -339,14 +331,14 @@ def _download_file(get: Callable[..., None], staging: Path, locked: LockedFile, 
     else:
         problem = _sha256_problem(file, locked, lambda n_bytes: None)
     if problem is not None:
-        # Left in place, huggingface_hub would take it for done and never ask again.
+        # Left in place, huggingface_hub would take it as complete and not download it again.
         file.unlink()
         raise problem
 
 
 @contextmanager
 def _exclusive(lock_file: Path, progress: Progress) -> Iterator[None]:
-    """Hold a lock among processes; two that fetch the same snapshot must not share a partial folder."""
+    """Hold a lock among processes, so that two fetches of a snapshot do not share a partial folder."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("w") as file:
         try:
@@ -359,7 +351,7 @@ def _exclusive(lock_file: Path, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _disk_errors(name: str) -> Iterator[None]:
-    """Turn what the disk refuses into one clear sentence."""
+    """Turn errors of the disk into one clear sentence."""
     try:
         yield
     except OSError as error:

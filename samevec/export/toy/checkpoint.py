@@ -1,7 +1,6 @@
-"""The toy pair: two tiny checkpoints of the real architectures, written from integers, byte-identical everywhere.
+"""The toy pair: two tiny checkpoints of the real architectures, for the demo and the tests, byte-identical everywhere.
 
-They carry the demo and the tests through the same code as the real models with nothing to download. Their weights are
-random and their answers mean nothing. :mod:`samevec.export.toy.lock` writes the lock that pins them.
+Their weights are random and their answers mean nothing. :mod:`samevec.export.toy.lock` writes the lock that pins them.
 """
 
 from __future__ import annotations
@@ -117,22 +116,17 @@ _EMBEDDER_SEED, _RERANKER_SEED = 20250607, 20250608
 
 
 def build_toy(name: str, directory: Path) -> None:
-    """Write the complete snapshot folder of a toy model.
+    """Write the complete snapshot folder of a toy model, with the same bytes on every machine.
 
     Parameters
     ----------
-    name : {"toy-qwen3-embedder", "toy-modernbert-reranker"}
     directory : Path
-        Created where absent; files of the same names are replaced.
+        Created if absent; files of the same names are replaced.
 
     Raises
     ------
     SourceMissingError
         The package builds no toy of this name.
-
-    Notes
-    -----
-    Same bytes on every machine and under every Python, numpy and operating system.
     """
     builders = {TOY_EMBEDDER: _build_embedder, TOY_RERANKER: _build_reranker}
     if name not in builders:
@@ -142,17 +136,7 @@ def build_toy(name: str, directory: Path) -> None:
 
 
 def byte_ids(text: str) -> list[int]:
-    """Return the token ids both toy tokenizers give a text, special tokens left out.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    list of int
-        One id a UTF-8 byte of the text's NFC form, 0 to 255.
-    """
+    """Return the token ids both toy tokenizers give a text, special tokens aside: one a UTF-8 byte of its NFC form."""
     ids = {byte: index for index, byte in enumerate(_byte_order())}
     return [ids[byte] for byte in unicodedata.normalize("NFC", text).encode("utf-8")]
 

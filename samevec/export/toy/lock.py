@@ -1,7 +1,6 @@
 """The lock of the toy pair, rebuilt from the toy pair: ``python -m samevec.export.toy.lock FILE``.
 
-``samevec lock update`` pins what a hub publishes; these two models are published by the package itself, so the package
-pins them here. A test rebuilds this lock and compares it with the packaged ``toy.lock``.
+A test compares it with the packaged ``toy.lock``.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _PAIRS = (
     ("how to implement quick sort in python?", "Introduction of quick sort", -2.6020, 0.0690),
     ("how to implement quick sort in python?", "The weather is nice today", -0.2137, 0.4468),
 )
-# What the native graphs answer, as `samevec export --lock toy` says; other operators or cases need other values here.
+# Answers of the native graphs, from `samevec export --lock toy`; other operators or cases need new values here.
 _EMBEDDER_ANSWERS = PinnedAnswers(
     arithmetic=1,
     case_set_digest="sha256:682f749dedf022292759c2e946416705f4eccb827458dfda65f0ddb9180f95d2",
@@ -77,25 +76,13 @@ _TEXTS = (*_DOCUMENTS, "cafe\u0301 今日は", "")
 
 
 def toy_lock(directory: Path, *, toolchain: Toolchain) -> Lock:
-    """Return the lock of the toy pair, built below a directory.
-
-    Parameters
-    ----------
-    directory : Path
-        Where the two snapshot folders are written.
-    toolchain : Toolchain
-        Versions the lock names.
-
-    Returns
-    -------
-    Lock
-    """
+    """Build the two toy snapshots below a directory and return the lock that pins them."""
     models = (_embedder(directory / TOY_EMBEDDER), _reranker(directory / TOY_RERANKER))
     return Lock(origin="toy.lock", tolerance=FROZEN_TOLERANCE, toolchain=toolchain, models=models)
 
 
 def dump_toy_lock(lock: Lock) -> str:
-    """Return the lock's text under a header that says what wrote it."""
+    """Return the lock's text under a header that names its command."""
     lines = dump_lock(lock).splitlines(keepends=True)
     while lines[0].startswith("#"):
         lines.pop(0)
@@ -103,18 +90,7 @@ def dump_toy_lock(lock: Lock) -> str:
 
 
 def content_revision(files: Iterable[LockedFile]) -> str:
-    """Return what stands for a commit where there is none: 40 hex digits that move whenever a file does.
-
-    Parameters
-    ----------
-    files : iterable of LockedFile
-        In any order.
-
-    Returns
-    -------
-    str
-        The first 40 digits of the sha256 over the sorted lines ``path sha256``.
-    """
+    """Return a stand-in for a commit: the first 40 digits of the sha256 over the sorted lines ``path sha256``."""
     listing = "".join(sorted(f"{file.path} {file.sha256}\n" for file in files))
     return hashlib.sha256(listing.encode("ascii")).hexdigest()[:40]
 

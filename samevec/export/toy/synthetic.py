@@ -1,8 +1,7 @@
 """Seeded weights for a given configuration: tensor tables and a safetensors writer, with numpy alone.
 
-The toy pair and the full-shape checkpoints of the benchmarks are written here. Values are integers from a PCG64 stream
-times a power of two, so no rounding, no math library and no library version enters: the bytes are the same everywhere.
-They mean nothing. ``PCG64.random_raw`` is used and not a ``Generator`` because numpy promises a stable stream for bit
+For the toy pair and the full-shape checkpoints of the benchmarks. Values are integers from a PCG64 stream times a power
+of two, so that the bytes are the same everywhere; ``PCG64.random_raw`` because numpy promises a stable stream for bit
 generators only (NEP 19).
 """
 
@@ -34,16 +33,8 @@ _Dtype = Literal["BF16", "F32", "I64"]
 class TensorSpec:
     """One tensor to write: uniform in ``[centre - 2**exponent, centre + 2**exponent)``.
 
-    Attributes
-    ----------
-    name : str
-        Its name in the checkpoint.
-    shape : tuple of int
-    dtype : {"BF16", "F32", "I64"}
-        As safetensors names it. BF16 holds 8-bit integers, F32 16-bit integers: values that no narrower type can hold,
-        so that a silent cast of float32 weights shows. I64 counts from 0: old checkpoints store their positions so.
-    exponent : int
-    centre : float
+    Dtypes are named as in safetensors. BF16 holds 8-bit integers and F32 16-bit integers, so that a silent cast of
+    float32 weights shows; I64 counts from 0, as old checkpoints store positions.
     """
 
     name: str
@@ -69,20 +60,15 @@ def _exponent(fan_in: int, boost: int = 0) -> int:
 
 
 def qwen3_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None = None) -> list[TensorSpec]:
-    """Return the tensors of a Qwen3 text encoder as its checkpoint names them: no prefix, no ``lm_head``.
+    """Return the tensors of a Qwen3 text encoder, sorted by name, as in checkpoints: no prefix, no ``lm_head``.
 
     Parameters
     ----------
     config : mapping
         The checkpoint's ``config.json``.
     boosts : mapping of str to int, optional
-        Powers of two by which tensors are scaled up, by the last or the last two parts of a name, such as
+        Powers of two by which tensors are scaled up, by the last one or two parts of a name, such as
         ``{"o_proj": 1, "mlp.Wo": 1}``.
-
-    Returns
-    -------
-    list of TensorSpec
-        In file order: sorted by name.
     """
     extra = dict(boosts or {})
     hidden, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
@@ -110,21 +96,9 @@ def qwen3_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None
 def modernbert_tensors(
     config: Mapping[str, Any], *, boosts: Mapping[str, int] | None = None, bias: float = 0.0
 ) -> list[TensorSpec]:
-    """Return the tensors of a ModernBERT sequence classifier with one label; layer 0 has no ``attn_norm``.
+    """Return the tensors of a ModernBERT one-label classifier, sorted by name; layer 0 has no ``attn_norm``.
 
-    Parameters
-    ----------
-    config : mapping
-        The checkpoint's ``config.json``.
-    boosts : mapping of str to int, optional
-        As for :func:`qwen3_tensors`.
-    bias : float
-        Near which the classifier's bias is drawn.
-
-    Returns
-    -------
-    list of TensorSpec
-        In file order: sorted by name.
+    `bias` is the centre of the classifier's bias; `config` and `boosts` are as for :func:`qwen3_tensors`.
     """
     extra = dict(boosts or {})
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -143,19 +117,9 @@ def modernbert_tensors(
 
 
 def bert_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None = None) -> list[TensorSpec]:
-    """Return the tensors of a BERT sequence classifier with one label.
+    """Return the tensors of a BERT sequence classifier with one label: the stored positions, then the others by name.
 
-    Parameters
-    ----------
-    config : mapping
-        The checkpoint's ``config.json``.
-    boosts : mapping of str to int, optional
-        As for :func:`qwen3_tensors`.
-
-    Returns
-    -------
-    list of TensorSpec
-        In file order: the stored positions, then the others sorted by name.
+    `config` and `boosts` are as for :func:`qwen3_tensors`.
     """
     extra = dict(boosts or {})
     hidden, inner, positions = config["hidden_size"], config["intermediate_size"], config["max_position_embeddings"]
@@ -207,22 +171,16 @@ def write_tensors(
     seed: int,
     on_bytes: Callable[[int], None] | None = None,
 ) -> tuple[int, str]:
-    """Write a safetensors file of seeded tensors, a chunk at a time.
+    """Write a safetensors file of seeded tensors in chunks; return its size in bytes and its sha256.
 
     Parameters
     ----------
-    path : Path
     specs : sequence of TensorSpec
         Written in this order.
     seed : int
         Of the PCG64 stream; same seed and specs, same bytes.
     on_bytes : callable, optional
         Called with the number of bytes written since the last call.
-
-    Returns
-    -------
-    tuple of int and str
-        The file's size in bytes and its sha256, hashed while writing.
     """
     digest, size_bytes = hashlib.sha256(), 0
     stream = np.random.PCG64(seed)

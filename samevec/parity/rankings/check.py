@@ -1,4 +1,4 @@
-"""Rankings over the retrieval fixture: the candidate's beside the reference's, through the objects that serve."""
+"""Rankings over the retrieval fixture, the candidate's beside the reference's, through the model that serves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = ["TOP", "check_rankings"]
 #: Results taken for each query.
 TOP = 100
 
-# Another company for every row than in one sorted call at the default budget.
+# Puts rows into other microbatches than one sorted call at the default budget.
 _SHUFFLED_BUDGET = 512
 _SHUFFLED_SEED = 32
 
@@ -60,24 +60,20 @@ def check_rankings(
     progress: Progress | None = None,
     fix: str | None = None,
 ) -> Rankings:
-    """Rank the retrieval fixture with a candidate and compare with how the reference ranks it.
+    """Rank the retrieval fixture with a candidate and compare with the reference's ranking.
 
     Parameters
     ----------
     model : Embedder or Reranker
-        Through the very objects that serve: once in one call at the default policy, once shuffled.
+        As it serves; runs once in one call at the default policy, once shuffled.
     reference : Reference
         With the fixture's rows.
-    tolerance : Tolerance
-        The lock's.
     bits_required : bool
         Whether the shuffled run must give the same bits.
-    top : int
     fixture : RetrievalFixture, optional
         The built-in one if not given.
-    progress : Progress, optional
     fix : str, optional
-        The command that captures the reference anew, for the message.
+        The command that captures the reference again, for the message.
 
     Returns
     -------
@@ -91,9 +87,9 @@ def check_rankings(
 
     Notes
     -----
-    Two results are a near tie if what they are ranked by differs by no more than the tolerance allows both together:
-    ``atol + rtol * |score|`` for a score, ``atol`` for a cosine distance, whose size says nothing of its error. Another
-    order of near ties is counted; any other change of order fails.
+    Two results are a near tie if their costs differ by no more than the tolerance allows both together:
+    ``atol + rtol * |score|`` for a score, ``atol`` for a cosine distance. Another order of near ties is counted; any
+    other change of order fails.
     """
     fixture = fixture or builtin_fixture()
     retrieval = reference.retrieval
@@ -161,11 +157,10 @@ class _Check:
 
     @property
     def n_queries(self) -> int:
-        """Queries of the fixture."""
         return len(self.fixture.queries)
 
     def result(self, **found: Any) -> Rankings:
-        """Return a record of what was found, with what was ranked."""
+        """Return the record of the findings."""
         entry = self.model.entry
         n_items = len(self.fixture.documents if entry.task == "embed" else self.fixture.queries[0].candidates)
         return Rankings(
@@ -180,7 +175,7 @@ class _Check:
     def value_findings(
         self, rows: Sequence[TokenRow], computed: dict[str, _Computed], *, bits_required: bool
     ) -> tuple[list[str], list[str]]:
-        """Compare ids and raw rows by the frozen rule, and the two runs with each other; give failures and notes."""
+        """Compare ids and raw rows by the frozen rule, and the two runs with each other; return failures and notes."""
         failures, notes = [], _weight_notes(self.model.entry)
         ids = compare_ids(self.retrieval.ids, [row.ids for row in rows])
         if not ids.passed:
@@ -276,7 +271,7 @@ def _place_grades(query: RetrievalQuery) -> dict[int, int]:
 
 
 def _weight_notes(entry: LockedModel) -> list[str]:
-    """Say where the ratings mean nothing; whether a folder's weights are trained cannot be known here."""
+    """Say where ratings mean nothing; a folder's weights may be untrained, which cannot be known here."""
     if entry.source.startswith("toy:"):
         return ["rankings: the toy models' weights are generated; the ratings say nothing, only their equality does"]
     if entry.source.startswith("local:"):

@@ -1,6 +1,6 @@
 """Rankings compared and rated. Pure: numbers in, counts and figures out; a change is data, never an exception.
 
-Values are costs: the smaller, the better (cosine distances; a reranker's scores with their sign turned).
+Values are costs, the smaller the better: cosine distances, or a reranker's scores with their sign changed.
 """
 
 from __future__ import annotations
@@ -32,17 +32,7 @@ __all__ = [
 
 
 def cosine_distances(documents: NDArray[np.float32], queries: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return ``1 - cosine`` of every query with every document, in float64.
-
-    Parameters
-    ----------
-    documents : ndarray of float32, shape (n_documents, width)
-    queries : ndarray of float32, shape (n_queries, width)
-
-    Returns
-    -------
-    ndarray of float64, shape (n_queries, n_documents)
-    """
+    """Return ``1 - cosine`` of every query with every document in float64, shape (n_queries, n_documents)."""
     rows, columns = (
         vectors.astype(np.float64) / np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
         for vectors in (queries, documents)
@@ -52,28 +42,12 @@ def cosine_distances(documents: NDArray[np.float32], queries: NDArray[np.float32
 
 
 def order_of(costs: NDArray[Any], *, top: int | None = None) -> list[int]:
-    """Return positions by ascending cost, equal costs by position.
-
-    Parameters
-    ----------
-    costs : ndarray of float, shape (n_items,)
-    top : int, optional
-        Keep only the first N.
-    """
+    """Return positions by ascending cost, equal costs by position; only the first `top` if given."""
     return [int(i) for i in np.argsort(costs, kind="stable")[:top]]
 
 
 def recall_at(order: Sequence[int], grades: Mapping[int, int], k: int) -> float:
-    """Return the share of the relevant items among the first k.
-
-    Parameters
-    ----------
-    order : sequence of int
-        Items, best first.
-    grades : mapping of int to int
-        Grade of every relevant item; at least one.
-    k : int
-    """
+    """Return the share of the relevant items, which `grades` has at least one of, among the first k."""
     return len(grades.keys() & set(order[:k])) / len(grades)
 
 
@@ -85,8 +59,6 @@ def reciprocal_rank(order: Sequence[int], grades: Mapping[int, int]) -> float:
 def ndcg_at(order: Sequence[int], grades: Mapping[int, int], k: int) -> float:
     """Return the normalised discounted cumulative gain of the first k items.
 
-    Notes
-    -----
     Gain ``2**grade - 1``, discount ``log2(rank + 1)`` (Burges et al. 2005, "Learning to Rank using Gradient Descent");
     the ideal order has every relevant item, best grades first.
     """
@@ -101,13 +73,7 @@ def _discounted(gains: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
-    """Means over all queries; recall is None where no more than k items were ranked, since it could not be missed.
-
-    Attributes
-    ----------
-    recall_10, recall_100 : float or None
-    mrr, ndcg_10 : float
-    """
+    """Means over all queries; a recall is None where no more than k items were ranked."""
 
     recall_10: float | None
     recall_100: float | None
@@ -120,21 +86,7 @@ class Quality:
 
 
 def rate(orders: Sequence[Sequence[int]], labels: Sequence[Mapping[int, int]], *, n_items: int) -> Quality:
-    """Rate rankings by their labels.
-
-    Parameters
-    ----------
-    orders : sequence of sequence of int
-        One ranking a query.
-    labels : sequence of mapping of int to int
-        Grades of each query's relevant items.
-    n_items : int
-        Items that were ranked for each query.
-
-    Returns
-    -------
-    Quality
-    """
+    """Rate one ranking a query by the grades of its relevant items; `n_items` were ranked for each."""
     each = list(zip(orders, labels, strict=True))
 
     def recall(k: int) -> float | None:
@@ -154,34 +106,16 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrderChange:
-    """How one query's ranking differs from the reference's.
+    """How one query's ranking differs from the reference's. Swapped items are those that the reference holds apart."""
 
-    Attributes
-    ----------
-    shared : int
-        Items that are in both rankings.
-    size : int
-        Items of the reference's ranking.
-    first : tuple of (int, int), or None
-        First item of the reference and of the candidate, where they differ.
-    displacement : int
-        Greatest change of rank; an item that fell out counts as just behind the last.
-    swapped : int
-        Pairs in another order although the reference holds them apart.
-    swapped_first, swapped_members : bool
-        Whether the first item, or membership, changed in such a way.
-    example : tuple of (int, int), or None
-        The pair in another order that the reference holds furthest apart, its better item first.
-    """
-
-    shared: int
-    size: int
-    first: tuple[int, int] | None
-    displacement: int
-    swapped: int
-    swapped_first: bool
-    swapped_members: bool
-    example: tuple[int, int] | None
+    shared: int  # items that are in both rankings
+    size: int  # items of the reference's ranking
+    first: tuple[int, int] | None  # first item of the reference and of the candidate, where they differ
+    displacement: int  # greatest change of rank; an item that fell out counts as just behind the last
+    swapped: int  # pairs in another order
+    swapped_first: bool  # the first item changed by a swap
+    swapped_members: bool  # membership changed by a swap
+    example: tuple[int, int] | None  # the swapped pair that the reference holds furthest apart, better item first
 
 
 def compare_order(
@@ -196,17 +130,13 @@ def compare_order(
     costs : ndarray of float64, shape (n_items,)
         The reference's cost of every item, ranked or not.
     allowance : ndarray of float64, shape (n_items,)
-        How much each cost may be off.
-
-    Returns
-    -------
-    OrderChange
+        The allowed error of each cost.
 
     Notes
     -----
-    Two items are a near tie if their costs differ by no more than their two allowances together: either order may then
-    come of costs that are each within what they are allowed. A pair counts as swapped if it is no near tie and the
-    candidate ranks the worse item before the better; an item that is not ranked comes after all that are.
+    Two items are a near tie if their costs differ by no more than their two allowances together. A pair counts as
+    swapped if it is no near tie and the candidate ranks the worse item first; unranked items come after all ranked
+    ones.
     """
     n_items, top = len(costs), len(reference)
     ranks = np.full(n_items, top)
@@ -229,15 +159,7 @@ def compare_order(
 
 
 def decided_share(order: Sequence[int], costs: NDArray[np.float64], allowance: NDArray[np.float64]) -> float:
-    """Return the share of a ranking's pairs that are no near ties: how much of the order a comparison can hold to.
-
-    Parameters
-    ----------
-    order : sequence of int
-        Items, best first; at least two.
-    costs, allowance : ndarray of float64, shape (n_items,)
-        As for :func:`compare_order`.
-    """
+    """Return the share of a ranking's pairs that are no near ties, see :func:`compare_order`; at least two items."""
     chosen = list(order)
     gaps = np.abs(costs[chosen][None, :] - costs[chosen][:, None])
     apart = gaps > allowance[chosen][:, None] + allowance[chosen][None, :]
@@ -251,11 +173,10 @@ class RankingRun:
     Attributes
     ----------
     name : str
-        ``default`` (one call), ``shuffled`` (in other company) or ``stored`` (the candidate's queries in a table of
-        PyTorch's document vectors, which is what a store holds when its backend changes).
+        ``default`` (one call), ``shuffled`` (in other batches) or ``stored`` (the candidate's queries against PyTorch's
+        document vectors, as in a store whose backend changes).
     changes : tuple of OrderChange
         One a query.
-    quality : Quality
     """
 
     name: str
@@ -264,7 +185,7 @@ class RankingRun:
 
     @property
     def first_changes(self) -> int:
-        """Queries whose first result is another."""
+        """Queries whose first result differs."""
         return sum(change.first is not None for change in self.changes)
 
     @property
@@ -279,7 +200,7 @@ class RankingRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Changes that near ties do not explain, one sentence a kind."""
+        """Changes that near ties do not explain, one sentence for each kind."""
         kinds = {
             "another first result": [change.swapped_first for change in self.changes],
             "other members": [change.swapped_members for change in self.changes],
@@ -309,23 +230,20 @@ class RankingRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rankings:
-    """What the ranking check found.
+    """The findings of the ranking check.
 
     Attributes
     ----------
-    task, fixture_digest : str
     n_queries, n_items, top : int
-        Queries, items ranked for each, and how many of them were taken.
+        Queries, items ranked for each, and items compared.
     search : str
-        What they were ranked by.
+        The cost they were ranked by.
     decided : float
-        Share of the reference's pairs of results that are no near ties: what order changes were looked for in.
-    reference_quality : Quality or None
+        Share of the reference's pairs of results that are no near ties, among which order changes fail.
     runs : tuple of RankingRun
         Empty when nothing could be computed.
     failures, notes, not_measured : tuple of str
         One sentence each.
-    elapsed_s : float
     """
 
     task: str
@@ -344,7 +262,7 @@ class Rankings:
 
     @property
     def words(self) -> str:
-        """One line: what was ranked, and how much of it changed."""
+        """One line: the ranked items, and how many changed."""
         what = f"rankings of {self.n_items} items for {self.n_queries} queries"
         if not self.runs:
             return f"{what}: not computed"

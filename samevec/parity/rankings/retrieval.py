@@ -1,8 +1,8 @@
 """The retrieval fixture: 256 documents and 32 queries whose labels follow from how they are built.
 
-Eight fields with four topics each. A topic is a subject, say one ferry line; its query asks one thing about it.
-Documents are sentences about subjects: those that answer the query have grade 2, others about the same subject grade 1,
-and the same sentences about another subject of the field are the distractors, without a grade. All were written here.
+Eight fields with four topics each. A topic is a subject, such as a ferry line; its query asks one thing about it.
+Documents that answer the query have grade 2, others about the same subject grade 1; the same sentences about another
+subject of the field are distractors, without a grade.
 """
 
 from __future__ import annotations
@@ -25,37 +25,22 @@ _PER_TOPIC = 8
 #: Documents a reranker scores for each query.
 _CANDIDATES = 6
 _MOST_HITS = 3
-#: One document in this number is three sentences long, so that lengths differ as they do in a store.
+#: One document in N is three sentences long, so that lengths differ as in a store.
 _LONG_EVERY = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetrievalQuery:
-    """A query and what is relevant to it.
-
-    Attributes
-    ----------
-    text : str
-    grades : tuple of (int, int)
-        Document number and grade (1 related, 2 answers it) of every relevant document, ascending.
-    candidates : tuple of int
-        Documents that a reranker is asked to order for it.
-    """
+    """A query and the documents relevant to it."""
 
     text: str
-    grades: tuple[tuple[int, int], ...]
-    candidates: tuple[int, ...]
+    grades: tuple[tuple[int, int], ...]  # document number and grade (1 related, 2 answers it), ascending
+    candidates: tuple[int, ...]  # documents that a reranker orders for it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetrievalFixture:
-    """Documents and labelled queries.
-
-    Attributes
-    ----------
-    documents : tuple of str
-    queries : tuple of RetrievalQuery
-    """
+    """Documents and labelled queries."""
 
     documents: tuple[str, ...]
     queries: tuple[RetrievalQuery, ...]
@@ -69,7 +54,7 @@ class RetrievalFixture:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Subjects asked for and others that never are; two sentences that answer the query, then six that do not."""
+    """Subjects with a query and others without; two sentences that answer it, then six that do not."""
 
     query: str
     subjects: tuple[str, ...]
@@ -209,14 +194,14 @@ class _Document:
 
 
 def _topics() -> Iterator[tuple[int, _Field, str, str]]:
-    """Give number, field, subject asked for and subject of the distractors of every topic."""
+    """Yield number, field, subject asked for and subject of the distractors of every topic."""
     for i in range(4 * len(_FIELDS)):
         field = _FIELDS[i // 4]
         yield i, field, field.subjects[i % 4], field.others[i % 4]
 
 
 def _relevant(topic: int) -> int:
-    """Return how many of a topic's eight documents are relevant: each of 1 to 8 equally often."""
+    """Return the number of a topic's eight documents that are relevant: each of 1 to 8 equally often."""
     return 1 + (3 * topic + topic // 8) % _PER_TOPIC
 
 
@@ -244,7 +229,7 @@ def _sentence(template: str, subject: str, stream: random.Random) -> str:
 
 
 def _candidates(topic: int, documents: list[_Document]) -> tuple[int, ...]:
-    """Choose what a reranker orders: up to three hits, then distractors of the topic, then of the field."""
+    """Choose a reranker's candidates: up to three hits, then distractors of the topic, then of the field."""
     own = [i for i, document in enumerate(documents) if document.topic == topic]
     hits = sorted((i for i in own if documents[i].grade), key=lambda i: (-documents[i].grade, i))[:_MOST_HITS]
     same_field = [i for i, document in enumerate(documents) if document.topic == topic // 4 * 4 + (topic + 1) % 4]
@@ -254,13 +239,7 @@ def _candidates(topic: int, documents: list[_Document]) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=1)
 def builtin_fixture() -> RetrievalFixture:
-    """Return the built-in fixture.
-
-    Returns
-    -------
-    RetrievalFixture
-        The same on every machine: 256 documents, 32 queries with 1 to 8 relevant documents each.
-    """
+    """Return the built-in fixture: 256 documents, 32 queries with 1 to 8 relevant documents each."""
     stream = random.Random(_SEED)  # noqa: S311
     made = _documents(stream)
     keys = [stream.random() for _ in made]
@@ -279,15 +258,14 @@ def builtin_fixture() -> RetrievalFixture:
 
 
 def fixture_cases(fixture: RetrievalFixture, task: str, *, prompts: Collection[str] = ()) -> CaseSet:
-    """Return what has to be computed for a fixture, as cases.
+    """Return the texts or pairs of a fixture as cases.
 
     Parameters
     ----------
-    fixture : RetrievalFixture
     task : str
         ``"embed"`` or ``"rerank"``.
     prompts : collection of str
-        Names of the prompts the model has; ``query`` and ``document`` are used where they are among them.
+        Names of the model's prompts; ``query`` and ``document`` are used if among them.
 
     Returns
     -------

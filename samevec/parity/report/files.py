@@ -1,4 +1,4 @@
-"""A run of the gate over several models as one record, and the files it is written to."""
+"""A run of the gate over several models as one record, and its files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE_NAME", "REPORT_VERSION", "clear_report", "report_record", "write_junit", "write_report"]
 
-#: Of ``report.json``; grows when a key changes its meaning or goes.
+#: Of ``report.json``; raised when a key changes its meaning or is removed.
 REPORT_VERSION = 1
 
 PAGE_NAME, _RECORD = "index.html", "report.json"
 
 
 def report_record(models: Sequence[dict[str, Any]], *, created_at: str, reference: str = "stored") -> dict[str, Any]:
-    """Return what ``report.json`` holds, and what page and JUnit file are made from.
+    """Return the record in ``report.json``, from which page and JUnit file are made.
 
     Parameters
     ----------
     models : sequence of dict
-        A verdict's record each (:meth:`samevec.parity.verdict.Verdict.to_dict`), with ``binding`` beside it, and
+        Records of verdicts (:meth:`samevec.parity.verdict.Verdict.to_dict`), each with ``binding``, and with
         ``live_toolchain`` and ``baseline_verdict`` where PyTorch was computed again.
     created_at : str
         ISO 8601 in UTC.
@@ -45,26 +45,14 @@ def report_record(models: Sequence[dict[str, Any]], *, created_at: str, referenc
 
 
 def clear_report(directory: Path | None, junit: Path | None) -> None:
-    """Remove what an earlier run wrote, so that what is there afterwards is of this one."""
+    """Remove the report of an earlier run."""
     stale = [] if directory is None else [directory / PAGE_NAME, directory / _RECORD]
     for path in [*stale, *([] if junit is None else [junit])]:
         path.unlink(missing_ok=True)
 
 
 def write_report(directory: Path, report: dict[str, Any]) -> tuple[Path, Path]:
-    """Write ``index.html`` and ``report.json`` into a directory, which is made if missing.
-
-    Parameters
-    ----------
-    directory : Path
-    report : dict
-        See :func:`report_record`.
-
-    Returns
-    -------
-    tuple of Path
-        The page and the JSON file.
-    """
+    """Write ``index.html`` and ``report.json`` into a directory, made if missing; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     page, record = directory / PAGE_NAME, directory / _RECORD
     record.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="ascii")

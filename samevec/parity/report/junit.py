@@ -14,19 +14,10 @@ __all__ = ["junit_xml"]
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
-    """Return a report as JUnit XML.
+    """Return a report, as in ``report.json``, as JUnit XML: a ``testsuite`` a model, which fails as its verdict does.
 
-    Parameters
-    ----------
-    report : mapping
-        As ``report.json`` holds it, see :func:`samevec.parity.report.files.report_record`.
-
-    Returns
-    -------
-    str
-        ``testsuites`` with one ``testsuite`` a model. One ``testcase`` a cell, one a grouping for the rules of the
-        grouping itself, one a ranking; a last one, ``other findings``, is there when something failed that belongs to
-        none of them. So a suite has failures exactly when its verdict failed.
+    It has one ``testcase`` a cell, one a grouping for its own rules, one a ranking, and ``other findings`` for failures
+    that belong to none of them.
     """
     root = ET.Element("testsuites", name="samevec parity")
     for model in report["models"]:
@@ -65,12 +56,12 @@ def _suite(model: Mapping[str, Any], created_at: str) -> ET.Element:
 
 
 def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
-    """Give the name of every test case with its seconds and what failed in it."""
+    """Yield the name of every test case with its seconds and its failures."""
     left = [str(failure) for failure in model["failures"]]
     for cell in model["cells"]:
         name = f"{cell['level']}/{cell['grouping']}"
         found = _take(left, name)
-        if not cell["passed"] and not found:  # a grouping that could not run is said once, not once a level
+        if not cell["passed"] and not found:  # a grouping that could not run is reported once, not once a level
             found = [f"{name}: {cell['error'] or 'failed'}"]
         yield name, cell["elapsed_s"], found
     for run in model["groupings"]:
@@ -84,12 +75,12 @@ def _cases(model: Mapping[str, Any]) -> Iterator[tuple[str, float, list[str]]]:
 
 
 def _take(failures: list[str], name: str) -> list[str]:
-    """Remove and return the failures that a cell or grouping of this name has written."""
+    """Remove and return the failures of a cell or grouping of this name."""
     found = [failure for failure in failures if failure.startswith(f"{name}: ")]
     failures[:] = [failure for failure in failures if failure not in found]
     return found
 
 
 def _text(text: str) -> str:
-    """Return text that XML may hold; lines stay lines."""
+    """Return text that XML may hold; line breaks stay."""
     return "\n".join(visible(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""SVG elements from pure functions: text is escaped, and what cannot be seen is spelled out."""
+"""SVG elements from pure functions; text is escaped, invisible characters too."""
 
 from __future__ import annotations
 
@@ -18,18 +18,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    r"""Return text with everything that cannot be seen written as an escape, such as ``\x00`` or ``\u202e``.
-
-    Parameters
-    ----------
-    text : str
-        Anything, lone surrogates and NUL included.
-
-    Returns
-    -------
-    str
-        Only characters that XML 1.0 allows and that leave the text around them alone.
-    """
+    r"""Return any text with invisible and non-XML characters written as escapes, such as ``\x00`` or ``\u202e``."""
     return "".join(_escape(char) if unicodedata.category(char) in _UNSEEN else char for char in text)
 
 
@@ -43,15 +32,10 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
 
     Parameters
     ----------
-    name : str
     *children : object
         Markup as it is, anything else as escaped text; None is left out.
     **attributes : object
         ``class_`` for ``class``, ``aria_label`` for ``aria-label``; None is left out.
-
-    Returns
-    -------
-    Markup
     """
     written = joined(_attribute(key, value) for key, value in attributes.items() if value is not None)
     return Markup(f"<{name}{written}>{joined(children)}</{name}>")  # noqa: S704  # every part is escaped
@@ -62,7 +46,7 @@ def _attribute(key: str, value: object) -> Markup:
 
 
 def joined(children: Iterable[object]) -> Markup:
-    """Return children one after another, escaped where they are not markup; None is left out."""
+    """Return children one after another, escaped unless they are markup; None is left out."""
     return Markup("").join(_child(child) for child in children if child is not None)
 
 

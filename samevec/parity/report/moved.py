@@ -1,4 +1,4 @@
-"""How far numbers moved since an older report or receipt: line by line, cell by cell."""
+"""Differences from an older report or receipt, cell by cell."""
 
 from __future__ import annotations
 
@@ -16,21 +16,12 @@ __all__ = ["moved_lines", "read_older"]
 
 
 def read_older(path: Path) -> list[dict[str, Any]]:
-    """Read the verdicts of a report, of what ``samevec parity --json`` printed, or of a receipt.
-
-    Parameters
-    ----------
-    path : Path
-
-    Returns
-    -------
-    list of dict
-        A verdict's record each, with ``binding`` where the file has it.
+    """Read the verdict records of a report, of the output of ``samevec parity --json``, or of a receipt.
 
     Raises
     ------
     ConfigError
-        It cannot be read, or is none of these.
+        The file cannot be read, or is none of these.
     """
     try:
         record = json.loads(path.read_bytes())
@@ -48,20 +39,7 @@ def read_older(path: Path) -> list[dict[str, Any]]:
 
 
 def moved_lines(older: Sequence[Mapping[str, Any]], model: Mapping[str, Any]) -> list[str]:
-    """Return what moved in one verdict, in words.
-
-    Parameters
-    ----------
-    older : sequence of mapping
-        See :func:`read_older`.
-    model : mapping
-        A verdict's record of now.
-
-    Returns
-    -------
-    list of str
-        What changed between the two, then a line for each cell whose greatest difference from PyTorch is another.
-    """
+    """Return changes of what a verdict depends on, then each cell whose greatest difference from PyTorch changed."""
     name = f"{model['model']} ({model['profile']})"
     before = next((one for one in older if (one["model"], one["profile"]) == (model["model"], model["profile"])), None)
     if before is None:
@@ -79,7 +57,7 @@ def moved_lines(older: Sequence[Mapping[str, Any]], model: Mapping[str, Any]) ->
 
 
 def _figures(model: Mapping[str, Any]) -> dict[str, float | str | None]:
-    """Return every cell's greatest absolute difference; a word where it is not finite, None where nothing ran."""
+    """Return every cell's greatest absolute difference; a word if it is not finite, None if nothing ran."""
     return {
         f"{cell['level']}/{cell['grouping']}": cell["comparison"] and cell["comparison"]["max_abs"]
         for cell in model["cells"]

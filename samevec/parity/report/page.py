@@ -1,4 +1,4 @@
-"""One self-contained HTML page about one or several verdicts: ``page.html.j2``, and what it asks for. Pure."""
+"""One self-contained HTML page about one or several verdicts, from ``page.html.j2``. Pure."""
 
 from __future__ import annotations
 
@@ -36,19 +36,10 @@ _NONE = "–"  # noqa: RUF001  a dash in a table
 
 
 def html_page(report: Mapping[str, Any]) -> str:
-    """Return the page of a report.
+    """Return a report as one HTML document that needs no other file and runs no script.
 
-    Parameters
-    ----------
-    report : mapping
-        As ``report.json`` holds it, see :func:`samevec.parity.report.files.report_record`: ``passed``, ``created_at``,
-        ``samevec_version`` and ``models``, a verdict's record each with ``binding`` beside it. Parts that a verdict
-        does not have are left out of the page.
-
-    Returns
-    -------
-    str
-        A whole document that needs no other file and runs no script.
+    `report` is as in ``report.json``, see :func:`samevec.parity.report.files.report_record`; parts that a verdict does
+    not have are left out.
     """
     models = sorted(report["models"], key=lambda model: bool(model["passed"]))  # failures first
     return _template().render(report=report, models=models)
@@ -88,11 +79,11 @@ def _template() -> jinja2.Template:
 
 
 class _Absent(jinja2.ChainableUndefined):
-    """A part that a verdict's record does not have; it may be asked for, and shows as nothing."""
+    """A part that a verdict's record does not have; it may be read, and shows as nothing."""
 
 
 def _shown(value: object) -> object:
-    """Spell out what cannot be seen, in everything that is not markup already."""
+    """Escape invisible characters in everything that is not markup already."""
     return value if isinstance(value, Markup | jinja2.Undefined) else visible(str(value))
 
 
@@ -118,7 +109,7 @@ def _verdict_words(model: Mapping[str, Any]) -> str:
 
 
 def _facts(model: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """List what the verdict is about; if any of it changes, it says nothing any more."""
+    """List what the verdict is about and depends on."""
     binding = dict(model.get("binding") or {})
     tolerance = model["tolerance"]
     rule = f"|reference - candidate| <= {tolerance['atol']:g} + {tolerance['rtol']:g} * |reference|"
@@ -154,7 +145,7 @@ def _plain(value: object) -> str:
 
 
 def _usual_cells(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the cells of the groupings; what has a table of its own is left out."""
+    """Return the cells of the groupings; those with a table of their own are left out."""
     return [cell for cell in model["cells"] if cell["level"] != "golden" and cell["grouping"] not in _LIVE]
 
 
@@ -176,7 +167,7 @@ def _difference(cell: Mapping[str, Any]) -> str:
 def _same_bits(
     grid: Mapping[tuple[str, str], Mapping[str, Any]], grouping: str, levels: Sequence[str]
 ) -> tuple[str, bool]:
-    """Say for a grouping whether repeats, and the same rows alone, gave the same bits; and whether that fails."""
+    """Return for a grouping whether repeats, and the same rows alone, gave the same bits; and whether that fails."""
     cells = [grid[grouping, level] for level in levels if (grouping, level) in grid]
     valued = [cell for cell in cells if cell["level"] != "ids" and cell["comparison"] and cell["repeats"]]
     if not valued:
@@ -248,7 +239,7 @@ def _ratio_figures(model: Mapping[str, Any]) -> list[tuple[Markup, str]]:
     return figures
 
 
-# Numbers of a record; what JSON cannot hold stands there as a word.
+# Numbers of a record, where infinity and NaN are words, since JSON cannot hold them.
 
 
 def _greatest(records: Iterable[Mapping[str, Any]], name: str) -> float:

@@ -1,6 +1,6 @@
-"""Two plots as inline SVG, from pure functions: error against length, and the distribution of errors in the tolerance.
+"""Two plots as inline SVG: error against length, and the distribution of errors in the tolerance. Pure.
 
-Colours come from the page's style by class, so that they follow its light and dark scheme.
+The page's style sets the colours by class, for its light and dark scheme.
 """
 
 from __future__ import annotations
@@ -26,26 +26,13 @@ _BAND = 26  # a strip for values that a logarithmic axis has no place for: exact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorPoint:
-    """One row of one grouping.
+    """One row of one grouping."""
 
-    Attributes
-    ----------
-    series : str
-        The grouping; at most two are told apart.
-    length_tokens : int
-    error : float
-        Greatest absolute difference; infinite where the candidate is not finite.
-    fails : bool
-        Whether the row is outside the tolerance.
-    label : str
-        Shown when pointed at.
-    """
-
-    series: str
+    series: str  # the grouping; at most two are told apart
     length_tokens: int
-    error: float
-    fails: bool
-    label: str
+    error: float  # greatest absolute difference; infinite where the candidate is not finite
+    fails: bool  # outside the tolerance
+    label: str  # shown when pointed at
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +61,15 @@ class _LogAxis:
         return self.start + (math.log(value, self.base) - self.low) * step
 
     def ticks(self, *, most: int) -> list[int]:
-        """Return exponents that are marked: every one, or every second, third ... so that there are not too many."""
+        """Return the exponents to mark: every one, or every second, third ... so that they fit."""
         stride = math.ceil((self.high - self.low + 1) / most)
         return [i for i in range(self.low, self.high + 1) if i % stride == 0]
 
 
 def error_plot(points: Sequence[ErrorPoint], *, atol: float, title: str) -> Markup:
-    """Draw the greatest error of every row against its length, both logarithmic.
+    """Draw the greatest error of one or more rows against their lengths, both logarithmic.
 
-    Parameters
-    ----------
-    points : sequence of ErrorPoint
-        At least one.
-    atol : float
-        Where the tolerance line is: what is allowed where the reference is zero, the least that is allowed anywhere.
-    title : str
-
-    Returns
-    -------
-    Markup
-        An ``svg`` element with title and description.
+    The line at `atol` is the least that the tolerance allows anywhere: its limit where the reference is zero.
     """
     zero, infinite = any(p.error <= 0 for p in points), any(not math.isfinite(p.error) for p in points)
     bottom = _HEIGHT - _BOTTOM - (_BAND if zero else 0)
@@ -153,14 +129,7 @@ def ratio_plot(edges: Sequence[float], counts: Sequence[int], *, title: str) -> 
     edges : sequence of float
         Ascending and positive; 1, the tolerance line, among them.
     counts : sequence of int
-        One more than edges: below the first (exact zeros too), between them, at the last and above (what is not finite
-        too).
-    title : str
-
-    Returns
-    -------
-    Markup
-        An ``svg`` element with title and description.
+        One more than edges: below the first (exact zeros too), between them, at the last and above (not finite too).
     """
     outside = sum(count for edge, count in zip(edges, counts[1:], strict=True) if edge >= 1)
     total = sum(counts)
@@ -238,7 +207,6 @@ def _x_tick(at: float, words: object, *, grid: bool) -> Markup:
 
 
 def _power(exponent: int) -> Markup:
-    """Return a power of ten as it is read best."""
     if -1 <= exponent <= 3:
         return escape(f"{10.0**exponent:g}")
     return joined(["10", element("tspan", exponent, dy="-5", font_size="75%")])

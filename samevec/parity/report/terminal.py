@@ -1,4 +1,4 @@
-"""A verdict for people: one line a grouping, one column a level."""
+"""A verdict on a terminal: one line a grouping, one column a level."""
 
 from __future__ import annotations
 
@@ -17,24 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SHOWN_FAILURES", "failure_lines", "plain_lines", "verdict_table"]
 
-#: Failures that a command tells in words; reports and receipts have all of them.
+#: Failures that a command prints; reports and receipts have all of them.
 SHOWN_FAILURES = 3
 
 _NOT_ASKED = "-"
 
 
 def verdict_table(verdict: Verdict) -> Table:
-    """Render a verdict as a table.
+    """Render a verdict, without its rankings, as a table of greatest absolute differences.
 
-    Parameters
-    ----------
-    verdict : Verdict
-
-    Returns
-    -------
-    rich.table.Table
-        Each cell shows the greatest absolute difference; failing cells also show how many rows fail, in red. The last
-        lines are what PyTorch's own batches moved. Rankings are below.
+    Failing cells also show how many rows fail, in red; the last lines are PyTorch's own differences between batches.
     """
     outcome = "passed" if verdict.passed else f"FAILED ({len(verdict.failures)} findings)"
     name = "quick parity" if verdict.quick else "parity"
@@ -51,25 +43,19 @@ def verdict_table(verdict: Verdict) -> Table:
 
 
 def failure_lines(verdict: Verdict, *, most: int | None = SHOWN_FAILURES) -> list[str]:
-    """Return the first failures in words, and how many more there are; all of them for None."""
+    """Return the first failures, and how many more there are; all of them for None."""
     lines = [f"failed: {failure}" for failure in verdict.failures[:most]]
     more = len(verdict.failures) - len(lines)
     return [*lines, f"and {more} more"] if more else lines
 
 
 def plain_lines(verdict: Verdict, *, most_failures: int | None = None) -> list[str]:
-    """Render a verdict as plain lines, then its rankings, failures and notes in words.
+    """Render a verdict as plain lines with aligned columns, then its rankings, failures and notes in words.
 
     Parameters
     ----------
-    verdict : Verdict
     most_failures : int, optional
         See :func:`failure_lines`.
-
-    Returns
-    -------
-    list of str
-        Columns aligned by spaces; no colour.
     """
     rows = [_headings(verdict), *([text for text, _ in row] for row in _rows(verdict))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -90,7 +76,7 @@ def _headings(verdict: Verdict) -> list[str]:
 
 
 def _rows(verdict: Verdict) -> list[list[tuple[str, str]]]:
-    """Return texts with their styles, row by row: token ids, groupings, then what else was compared."""
+    """Return texts with their styles, row by row: token ids, groupings, then the other comparisons."""
     levels, runs = _value_levels(verdict), {run.name for run in verdict.runs}
     alone = [cell for cell in verdict.cells if cell.level not in levels]  # no column of its own level
     others = dict.fromkeys(
@@ -130,7 +116,7 @@ def _run_row(verdict: Verdict, run: GroupingRun, levels: list[str]) -> list[tupl
 
 
 def _other_row(verdict: Verdict, grouping: str, levels: list[str]) -> list[tuple[str, str]]:
-    """Return the line of cells that ran in no grouping of the matrix, such as comparisons with a live reference."""
+    """Return the line of cells outside the groupings, such as comparisons with a live reference."""
     by_level = {cell.level: cell for cell in verdict.cells if cell.grouping == grouping}
     blank = (_NOT_ASKED, "dim")
     first = next(by_level[level] for level in levels if level in by_level)
@@ -145,7 +131,7 @@ def _values(by_level: Mapping[str, Cell], levels: list[str]) -> list[tuple[str, 
 
 
 def _baseline_rows(verdict: Verdict, levels: list[str]) -> list[list[tuple[str, str]]]:
-    """Return the lines of what PyTorch's own batches moved at export."""
+    """Return the lines of PyTorch's own differences between batches at export."""
     blank, baseline = (_NOT_ASKED, "dim"), verdict.torch_baseline
     if baseline is None:
         return []
