@@ -26,7 +26,7 @@ from samevec.runtime.reranker import Ranked, Reranker
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.fake import FakeSession
 from samevec.server.queue.jobs import Job
-from samevec.server.queue.workers import Worker
+from samevec.server.queue.workers import ModelWorker
 from samevec.server.service import Service
 from samevec.server.settings import ServedModel, ServerSettings
 
@@ -207,7 +207,7 @@ def test_a6_truncation_from_the_left(task: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a6_rows_in_the_order_in_which_they_ran(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, submit = Engine.run_rows, Worker.submit
+    run, submit = Engine.run_rows, ModelWorker.submit
 
     def longest_first(rows: Sequence[TokenRow]) -> list[int]:
         return sorted(range(len(rows)), key=lambda i: -rows[i].n_tokens)
@@ -219,10 +219,10 @@ def test_a6_rows_in_the_order_in_which_they_ran(task: str, monkeypatch: pytest.M
         patch.setattr(Engine, "run_rows", in_sorted_order)
         require_refused_at_load(make_model(task))
 
-    def queued_in_sorted_order(self: Worker, rows: Sequence[TokenRow], **how: Any) -> Any:
+    def queued_in_sorted_order(self: ModelWorker, rows: Sequence[TokenRow], **how: Any) -> Any:
         return submit(self, [rows[i] for i in longest_first(rows)], **how)
 
-    monkeypatch.setattr(Worker, "submit", queued_in_sorted_order)
+    monkeypatch.setattr(ModelWorker, "submit", queued_in_sorted_order)
     require_refused_at_start(make_model(task))
 
 
@@ -262,10 +262,10 @@ def test_a6_a_job_that_keeps_its_rows_in_reverse(task: str, monkeypatch: pytest.
 
 def test_a6_a_queue_that_delivers_to_the_wrong_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests of one row get each other's."""
-    submit = Worker.submit
+    submit = ModelWorker.submit
     waiting: list[tuple[Future[Any], Future[Any]]] = []
 
-    def exchanged(self: Worker, rows: Sequence[TokenRow], **how: Any) -> Future[Any]:
+    def exchanged(self: ModelWorker, rows: Sequence[TokenRow], **how: Any) -> Future[Any]:
         own = submit(self, rows, **how)
         if len(rows) > 1 or rows[0].n_tokens == 1:
             return own
@@ -277,5 +277,5 @@ def test_a6_a_queue_that_delivers_to_the_wrong_request(monkeypatch: pytest.Monke
             second.add_done_callback(lambda done: for_first.set_result(done.result()))
         return given
 
-    monkeypatch.setattr(Worker, "submit", exchanged)
+    monkeypatch.setattr(ModelWorker, "submit", exchanged)
     require_refused_at_start(make_model("embed"))
