@@ -119,8 +119,8 @@ def _adopt(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samevec(options: Mapping[str, Any]) -> dict[str, Any]:
-    from samevec.load import open_candidate  # noqa: PLC0415
     from samevec.lock import load_lock  # noqa: PLC0415
+    from samevec.opening import open_candidate  # noqa: PLC0415
 
     entry = load_lock(options["lock"]).model(options["model"])
     model: Any = open_candidate(entry, profile=options["profile"], home=Path(options["home"])).model

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.environments import default_cache
 from benchmarks.protocol import REPOSITORY, PeerUnavailableError
-from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError
-from samevec.load import state_of
+from samevec.gate import state_of
 from samevec.lock import load_lock
+from samevec.opening import locate
 from samevec.runtime.providers.profiles import PROFILES
 
 if TYPE_CHECKING:
@@ -123,10 +123,9 @@ def ensure_proved(model: str, profile: str, models: Models, say: Callable[[str],
 
 def _state(entry: LockedModel, profile: str, models: Models) -> str | None:
     try:
-        artifact = find_artifact(models.home, entry, profile)
+        return state_of(locate(entry, PROFILES[profile], home=models.home)).state
     except ArtifactMissingError:
         return None
-    return state_of(entry, artifact, PROFILES[profile], models.home).state
 
 
 def _samevec(verb: str, model: str, profile: str, models: Models, say: Callable[[str], None], *arguments: str) -> None:

@@ -40,8 +40,9 @@ class SamevecPeer:
 
     @staticmethod
     def _open(request: dict[str, Any]) -> Embedder | Reranker:
-        from samevec.load import load_embedder, load_reranker, open_candidate  # noqa: PLC0415
+        from samevec.load import load_embedder, load_reranker  # noqa: PLC0415
         from samevec.lock import load_lock  # noqa: PLC0415
+        from samevec.opening import open_candidate  # noqa: PLC0415
 
         options = request["options"]
         home, lock = Path(options["home"]), Path(options["lock"])

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samevec.export.pipeline import export_model
-from samevec.gate import prove
-from samevec.load import open_candidate, open_proved
+from samevec.gate import open_proved, prove
 from samevec.lock import load_lock
+from samevec.opening import open_candidate
 from samevec.server.lifecycle import running_server
 from samevec.server.settings import ServedModel, ServerSettings
 

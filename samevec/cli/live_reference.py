@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from samevec.errors import ReferenceMissingError
+from samevec.opening import build_model
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.gate import run_gate
-from samevec.runtime.open import open_model
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from samevec.load import Candidate
     from samevec.lock import Tolerance
+    from samevec.opening import Candidate
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Verdict
     from samevec.progress import Progress
@@ -91,7 +91,7 @@ def compute_live(
         reference = load_reference_model(snapshot, entry)
     rows = capture_reference(reference, cases, toolchain=installed_toolchain(), progress=progress)
     tokenizer = candidate.artifact.manifest.tokenizer
-    model = open_model(
+    model = build_model(
         entry,
         TorchSession(reference),
         tokenizer_path=snapshot / "tokenizer.json",

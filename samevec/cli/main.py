@@ -187,7 +187,7 @@ class _Request:
     def export_all(self) -> int:
         """Export, run the gate and show its verdict, model by model."""
         from samevec.gate import prove  # noqa: PLC0415
-        from samevec.load import open_candidate  # noqa: PLC0415  onnxruntime
+        from samevec.opening import open_candidate  # noqa: PLC0415  onnxruntime
 
         lock, progress = load_lock(self.lock_ref), make_progress(_err)
         entries = _entries(lock, self.models)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from samevec.cli.live_reference import compute_live, require_torch
 from samevec.cli.outcome import GateOutcome
 from samevec.errors import ConfigError
-from samevec.gate import prove
-from samevec.load import binding_of, open_candidate, reference_of
+from samevec.gate import binding_of, prove, reference_of
 from samevec.machine import cpu_name
 from samevec.native.library import load_library
 from samevec.native.selftest import differing_kernels
+from samevec.opening import open_candidate
 from samevec.parity.bisect import bisect
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.report.files import PAGE_NAME, clear_report, report_record, write_junit, write_report
@@ -179,7 +179,7 @@ def _prove_one(
         now=now,
     )
     record = verdict.to_dict()
-    record["binding"] = binding_of(entry, candidate.artifact, candidate.profile, plan.home).to_dict()
+    record["binding"] = binding_of(candidate).to_dict()
     if live is not None:
         record["live_toolchain"] = dict(live.rows.toolchain)
         baseline = live.baseline(stored, candidate, tolerance=tolerance, progress=progress)

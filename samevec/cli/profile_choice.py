@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError, NotReadyError, ProviderUnavailableError
-from samevec.load import state_of
+from samevec.gate import state_of
+from samevec.opening import locate
 from samevec.runtime.providers.detect import (
     AUTO_ORDER,
     ProfileState,
@@ -93,7 +93,6 @@ def _profile_state(name: str, entries: Sequence[LockedModel], home: Path, facts:
 
 def _gate(profile: str, entry: LockedModel, home: Path) -> str:
     try:
-        artifact = find_artifact(home, entry, profile)
+        return state_of(locate(entry, get_profile(profile), home=home)).state
     except ArtifactMissingError:
         return "not exported"
-    return state_of(entry, artifact, get_profile(profile), home).state

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from samevec.artifact import find_artifact
 from samevec.errors import ArtifactError, NotReadyError, ParityError, ParityFailedError
-from samevec.gate import prove
-from samevec.load import open_candidate, open_proved, require_open_gate, state_of
-from samevec.runtime.open import open_model
+from samevec.gate import open_proved, prove, require_open_gate, state_of
+from samevec.opening import build_model, locate, open_located
+from samevec.runtime.providers.detect import require_provider
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.reloadable import Reloadable
 from samevec.server.lifecycle import read_api_keys, require_tls, reserve_endpoints, run_server
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from samevec.hints import Commands
-    from samevec.load import Candidate
     from samevec.lock import Lock, LockedModel
+    from samevec.opening import Candidate, Located
     from samevec.progress import Progress
     from samevec.server.lifecycle import Endpoints
 
@@ -139,9 +138,10 @@ def _load_into(served: list[ServedModel], entry: LockedModel, plan: ServePlan, p
 def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
     if plan.backend == "torch":
         return  # the reference needs no receipt: it is what receipts compare with
+    located = locate(entry, require_provider(get_profile(plan.profile)), home=plan.home, commands=plan.commands)
     if plan.prove_first:
-        _prove_if_needed(entry, plan, progress)
-    require_open_gate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)
+        _prove_if_needed(located, plan, progress)
+    require_open_gate(located)
 
 
 def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
@@ -150,8 +150,7 @@ def load_served(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
         return _load_torch(entry, plan, progress)
     with progress.step(f"load {entry.name}"):
         candidate = _open(entry, plan)
-    receipt = state_of(entry, candidate.artifact, candidate.profile, plan.home).receipt
-    model, reloadable = candidate.model, None
+    model, receipt, reloadable = candidate.model, candidate.receipt, None
     if plan.settings.idle_unload_s:
         reloadable = Reloadable(model.engine, lambda: _open(entry, plan).model.engine)
         model = replace(model, engine=reloadable.engine)
@@ -181,21 +180,18 @@ def _open(entry: LockedModel, plan: ServePlan) -> Candidate:
     )
 
 
-def _prove_if_needed(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
-    artifact = find_artifact(plan.home, entry, plan.profile, commands=plan.commands)
-    state = state_of(entry, artifact, get_profile(plan.profile), plan.home)
+def _prove_if_needed(located: Located, plan: ServePlan, progress: Progress) -> None:
+    state, name = state_of(located), located.entry.name
     if state.state == "passed":
         return
-    progress.note(f"{entry.name}: parity {state.summary}; running the gate")
-    candidate = open_candidate(
-        entry, profile=plan.profile, home=plan.home, commands=plan.commands, token_budget=plan.settings.token_budget
-    )
+    progress.note(f"{name}: parity {state.summary}; running the gate")
+    candidate = open_located(located, token_budget=plan.settings.token_budget)
     verdict = prove(candidate, tolerance=plan.lock.tolerance, progress=progress)
     if not verdict.passed:  # reported whether or not its receipt was written
-        fix = plan.commands.export(entry.name, plan.profile, source=entry.source)
-        raise ParityFailedError(f"{entry.name}: parity failed here: {'; '.join(verdict.failures[:3])}", fix=fix)
+        reasons = "; ".join(verdict.failures[:3])
+        raise ParityFailedError(f"{name}: parity failed here: {reasons}", fix=located.export_command)
     if verdict.receipt_problem:
-        progress.note(f"{entry.name}: {verdict.receipt_problem}")
+        progress.note(f"{name}: {verdict.receipt_problem}")
 
 
 def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> ServedModel:
@@ -207,7 +203,7 @@ def _load_torch(entry: LockedModel, plan: ServePlan, progress: Progress) -> Serv
     verify_snapshot(snapshot, entry, progress)
     with progress.step(f"load {entry.name} in PyTorch"):
         reference = load_reference_model(snapshot, entry)
-    model = open_model(
+    model = build_model(
         entry,
         TorchSession(reference),
         tokenizer_path=snapshot / "tokenizer.json",

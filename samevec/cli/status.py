@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from samevec.artifact import find_artifact
 from samevec.errors import ArtifactMissingError
-from samevec.load import fix_of, state_of
+from samevec.gate import fix_of, state_of
+from samevec.opening import locate
 from samevec.runtime.providers.profiles import get_profile
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from samevec.hints import Commands
     from samevec.lock import Lock, LockedModel
+    from samevec.runtime.providers.profiles import Profile
 
 __all__ = ["ModelReport", "model_reports", "report_lines", "report_table"]
 
@@ -47,25 +48,24 @@ class ModelReport:
 
 def model_reports(lock: Lock, *, profile: str, home: Path, commands: Commands) -> list[ModelReport]:
     """Return a report for every model of a lock, in its order; file digests are checked at load, not here."""
-    get_profile(profile)  # an unknown one is refused before anything is read
-    return [_report(entry, profile, home, commands) for entry in lock.models]
+    settings = get_profile(profile)  # an unknown one is refused before anything is read
+    return [_report(entry, settings, home, commands) for entry in lock.models]
 
 
-def _report(entry: LockedModel, profile: str, home: Path, commands: Commands) -> ModelReport:
-    facts = {"model": entry.name, "task": entry.task, "profile": profile, "revision": entry.revision}
+def _report(entry: LockedModel, profile: Profile, home: Path, commands: Commands) -> ModelReport:
+    facts = {"model": entry.name, "task": entry.task, "profile": profile.name, "revision": entry.revision}
     try:
-        artifact = find_artifact(home, entry, profile, commands=commands)
+        located = locate(entry, profile, home=home, commands=commands)
     except ArtifactMissingError as error:
         return ModelReport(**facts, artifact=None, size_bytes=0, gate="not exported", words=error.reason, fix=error.fix)
-    settings = get_profile(profile)
-    state = state_of(entry, artifact, settings, home)
+    state = state_of(located)
     return ModelReport(
         **facts,
-        artifact=artifact.path,
-        size_bytes=artifact.size_bytes,
+        artifact=located.artifact.path,
+        size_bytes=located.artifact.size_bytes,
         gate=state.state,
         words=state.summary,
-        fix=None if state.state == "passed" else fix_of(state, entry, settings, commands),
+        fix=None if state.state == "passed" else fix_of(state, located),
     )
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from samevec.artifact import ANSWERS_NAME, GRAPH_NAME, TOKENIZER_NAME, TRACE_NAME
 from samevec.export.native.trace import write_trace
 from samevec.native.library import load_library
+from samevec.opening import build_model
 from samevec.parity.answers import Answers, traced_cases
 from samevec.parity.bisect import trace
 from samevec.parity.sweep import sweep_rows
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.collate import collate
-from samevec.runtime.open import open_model
 from samevec.runtime.sessions.onnx import OnnxSession
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def record_answers(
         Whether the graph reads segment ids.
     """
     with progress.step("record answers"):
-        model = open_model(
+        model = build_model(
             entry,
             OnnxSession(directory / GRAPH_NAME, profile),
             tokenizer_path=directory / TOKENIZER_NAME,

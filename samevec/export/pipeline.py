@@ -32,6 +32,7 @@ from samevec.digest import sha256_file
 from samevec.errors import ArtifactCorruptError, ExportError, GraphContractError, WeightsDifferError
 from samevec.export.source.snapshot import locate_snapshot, verify_snapshot
 from samevec.lock import TOOLCHAIN_NAMES
+from samevec.opening import build_model
 from samevec.parity.answers import require_pinned
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.rankings.retrieval import builtin_fixture
@@ -39,7 +40,7 @@ from samevec.parity.reference.file import write_reference
 from samevec.parity.reference.torch_baseline import measure_torch_baseline
 from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.progress import Progress, SilentProgress
-from samevec.runtime.open import DEFAULT_ROWS, open_model
+from samevec.runtime.engine import DEFAULT_ROWS
 from samevec.runtime.providers.detect import require_provider
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.static_shapes import open_session
@@ -256,10 +257,10 @@ class _Export:
         """Return PyTorch itself as a model."""
         from samevec.parity.reference.torch_session import TorchSession  # noqa: PLC0415  the same
 
-        return self._open_model(TorchSession(reference), type_ids=reference.type_ids)
+        return self._build_model(TorchSession(reference), type_ids=reference.type_ids)
 
-    def _open_model(self, session: Session, *, type_ids: bool, pad_to_multiple: int = 1) -> Embedder | Reranker:
-        return open_model(
+    def _build_model(self, session: Session, *, type_ids: bool, pad_to_multiple: int = 1) -> Embedder | Reranker:
+        return build_model(
             self.entry,
             session,
             tokenizer_path=self.snapshot / TOKENIZER_NAME,
@@ -278,7 +279,7 @@ class _Export:
         if not problems:
             with self.progress.step(f"load {entry.name} in ONNX Runtime"):
                 session = open_session(graph_path, self.profile, max_tokens=entry.max_tokens)
-            model = self._open_model(
+            model = self._build_model(
                 session, type_ids="token_type_ids" in info.inputs, pad_to_multiple=self.profile.pad_to_multiple
             )
             problems = sweep_problems(

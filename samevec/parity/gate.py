@@ -32,7 +32,7 @@ from samevec.parity.reference.torch_session import TorchSession
 from samevec.parity.sweep import Sweep, plan_sweep
 from samevec.parity.verdict import AnswersCheck, Verdict, cell_failures
 from samevec.progress import SilentProgress
-from samevec.runtime.open import DEFAULT_ROWS
+from samevec.runtime.engine import DEFAULT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.sessions.base import Session
 
-__all__ = ["Engine", "Outcome", "RunRecorder", "check_finite"]
+__all__ = ["DEFAULT_ROWS", "Engine", "Outcome", "RunRecorder", "check_finite"]
+
+#: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use.
+DEFAULT_ROWS = {"embed": 32, "rerank": 64}
 
 
 class RunRecorder(Protocol):

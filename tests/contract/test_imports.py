@@ -127,7 +127,7 @@ def loaded_after(modules: list[str], watched: tuple[str, ...]) -> set[str]:
 SERVING = [
     name
     for name in SOURCES
-    if name in ("samevec", "samevec.load", "samevec.settings", "samevec.machine")
+    if name in ("samevec", "samevec.load", "samevec.gate", "samevec.opening", "samevec.settings", "samevec.machine")
     or under(name, ("samevec.server", "samevec.runtime", "samevec.cli"))
 ]
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from samevec.artifact import MANIFEST_NAME, Artifact, FileDigest, find_artifact
 from samevec.digest import sha256_file
-from samevec.load import binding_of, receipt_directories, reference_of
+from samevec.gate import binding_of, receipt_directories, reference_of
 from samevec.lock import FROZEN_TOLERANCE, load_lock
+from samevec.opening import locate
 from samevec.parity.cases.builtin import builtin_cases, quick_positions
 from samevec.parity.gate import run_gate
 from samevec.parity.receipt import Receipt, write_receipt
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from emulation import EmulatedProcessor
 
-    from samevec.load import Candidate
+    from samevec.opening import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = load_lock("toy")
@@ -199,9 +200,9 @@ def artifact_of(home: Path, name: str) -> Artifact:
 
 def rewrite_receipt(home: Path, name: str, *, passed: bool = True, failures: Sequence[str] = (), **bound: Any) -> None:
     """Replace a model's receipts by one that says what the test wants."""
-    artifact = artifact_of(home, name)
-    shutil.rmtree(artifact.receipts_path, ignore_errors=True)
-    binding = dataclasses.replace(binding_of(LOCK.model(name), artifact, get_profile("cpu"), home), **bound)
+    located = locate(LOCK.model(name), get_profile("cpu"), home=home)
+    shutil.rmtree(located.artifact.receipts_path, ignore_errors=True)
+    binding = dataclasses.replace(binding_of(located), **bound)
     receipt = Receipt(
         binding=binding,
         passed=passed,
@@ -209,7 +210,7 @@ def rewrite_receipt(home: Path, name: str, *, passed: bool = True, failures: Seq
         created_at="2024-01-01T00:00:00+00:00",
         tolerance=LOCK.tolerance.to_dict(),
     )
-    write_receipt(receipt_directories(artifact, home), receipt)
+    write_receipt(receipt_directories(located), receipt)
 
 
 def zero_block(folder: Path, *, offset: int = 4 << 20, n_bytes: int = 1 << 20) -> Path:

@@ -20,6 +20,7 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, artifact_of, environment, servin
 
 from samevec import load_embedder, load_reranker
 from samevec.errors import SessionRunError
+from samevec.opening import build_model
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.compare import compare
 from samevec.parity.probe import Probe
@@ -27,7 +28,6 @@ from samevec.parity.reference.file import read_reference
 from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.progress import SilentProgress
 from samevec.runtime.collate import collate
-from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import PROFILES
 from samevec.runtime.rows import TokenRow
 from samevec.runtime.sessions.base import Session
@@ -377,11 +377,11 @@ def test_o23_a_graph_that_takes_the_traced_shape_only_is_not_published(exported:
     entry = LOCK.model(EMBEDDER)
     tokenizer_path = artifact_of(exported.path, EMBEDDER).tokenizer_path
     plan, progress = plan_sweep(longest_tokens=20, max_rows=2), SilentProgress()
-    torch = open_model(entry, TorchSession(oracle.embedder), tokenizer_path=tokenizer_path, pad_token_id=0)
+    torch = build_model(entry, TorchSession(oracle.embedder), tokenizer_path=tokenizer_path, pad_token_id=0)
     reference = capture_sweep(torch, plan, limit=(), progress=progress)
     found = []
     for session in (Baked(), TorchSession(oracle.embedder)):
-        model = open_model(entry, session, tokenizer_path=tokenizer_path, pad_token_id=0)
+        model = build_model(entry, session, tokenizer_path=tokenizer_path, pad_token_id=0)
         found.append(sweep_problems(model, reference, plan, LOCK.tolerance, bits_required=False, progress=progress))
     assert len(found[0]) == 3
     assert all("invalid dimensions" in problem for problem in found[0])

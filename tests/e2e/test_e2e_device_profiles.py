@@ -22,7 +22,8 @@ import samevec
 from samevec.cli.main import main
 from samevec.cli.profile_choice import resolve_profile
 from samevec.errors import ArtifactMissingError, ProviderUnavailableError, ReceiptMissingError, SessionRunError
-from samevec.load import open_candidate, reference_of
+from samevec.gate import reference_of
+from samevec.opening import open_candidate
 from samevec.parity.compare import compare
 from samevec.parity.gate import run_gate
 from samevec.runtime.providers import detect as providers

@@ -13,7 +13,7 @@ from e2e_tools import EMBEDDER, LOCK, RERANKER, artifact_of, copy_home, rewrite_
 from e2e_tools import samevec as run_samevec
 
 import samevec
-from samevec import load
+from samevec import gate
 from samevec.errors import (
     ArtifactCorruptError,
     ArtifactMissingError,
@@ -157,7 +157,7 @@ def test_scores(reranker: Reranker) -> None:
 def test_what_loading_left_is_given_back(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """As much as twice the model's own private memory, of a full-shape one."""
     given: list[bool] = []
-    monkeypatch.setattr(load, "give_back_memory", lambda: given.append(True))
+    monkeypatch.setattr(gate, "give_back_memory", lambda: given.append(True))
     samevec.load_embedder(EMBEDDER, lock="toy", home=exported.path)
     samevec.load_reranker(RERANKER, lock="toy", home=exported.path)
     assert given == [True, True]
@@ -198,7 +198,7 @@ def test_no_open_gate_no_model(content: dict[str, Any] | None, kind: type[Parity
 def test_a_changed_file_is_refused_before_loading(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = artifact_of(home, EMBEDDER).tokenizer_path
     path.write_bytes(path.read_bytes().replace(b'"model"', b'"Model"'))
-    monkeypatch.setattr("samevec.load.open_session", None)
+    monkeypatch.setattr("samevec.opening.open_session", None)
     with pytest.raises(ArtifactCorruptError) as refused:
         samevec.load_embedder(EMBEDDER, lock="toy", home=home)
     assert str(refused.value).startswith(f"{path}: sha256 is ")

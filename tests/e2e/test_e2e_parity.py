@@ -25,7 +25,8 @@ from e2e_tools import (
     zero_block,
 )
 
-from samevec.load import state_of
+from samevec.gate import state_of
+from samevec.opening import locate
 from samevec.parity.rankings.retrieval import builtin_fixture
 from samevec.parity.report.terminal import SHOWN_FAILURES
 from samevec.runtime.providers.profiles import get_profile
@@ -45,8 +46,7 @@ main()
 
 
 def gate(home: Path) -> str:
-    artifact = artifact_of(home, RERANKER)
-    return state_of(LOCK.model(RERANKER), artifact, get_profile("cpu"), home).state
+    return state_of(locate(LOCK.model(RERANKER), get_profile("cpu"), home=home)).state
 
 
 def flags(home: Path, *more: object) -> list[object]:
@@ -97,7 +97,7 @@ def test_a_changed_label_of_the_fixture_makes_receipts_stale(
     (number, grade), *others = fixture.queries[0].grades
     first = dataclasses.replace(fixture.queries[0], grades=((number, 3 - grade), *others))
     changed = dataclasses.replace(fixture, queries=(first, *fixture.queries[1:]))
-    monkeypatch.setattr("samevec.load.builtin_fixture", lambda: changed)
+    monkeypatch.setattr("samevec.gate.builtin_fixture", lambda: changed)
     assert gate(home) == "stale"
     done = cli("status", "--lock", "toy", "--home", home)
     before, after = (one.digest[: len("sha256:") + 12] for one in (fixture, changed))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from e2e_tools import EMBEDDER, LOCK, RERANKER, TOYS, serving
 
-from samevec import load
+from samevec import gate, load_embedder, opening
 from samevec.cli.serve import ServePlan, load_served
 from samevec.errors import ParityFailedError
 from samevec.hints import Commands
@@ -100,14 +100,15 @@ def test_a_core_that_begins_to_give_other_bits_is_found_out(exported: ToyHome) -
 
 
 def test_reference_and_answers_are_read_once(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = {name: mock.Mock(wraps=getattr(load, name)) for name in ("read_reference", "read_answers")}
-    for name, read in reads.items():
-        monkeypatch.setattr(load, name, read)
+    reads = []
+    for module, name in ((gate, "read_reference"), (opening, "read_answers")):
+        reads.append(mock.Mock(wraps=getattr(module, name)))
+        monkeypatch.setattr(module, name, reads[-1])
     home, entry = exported.path, LOCK.model(EMBEDDER)
     commands = Commands(lock="toy", home=home)
     plan = ServePlan(lock=LOCK, entries=(entry,), home=home, commands=commands, settings=ServerSettings(reprobe_s=60))
     assert load_served(entry, plan, SilentProgress()).probe is not None
-    assert [read.call_count for read in reads.values()] == [1, 1]
+    assert [read.call_count for read in reads] == [1, 1]
 
 
 def test_a6_a_prompt_with_a_space_more_is_not_served(exported: ToyHome, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def test_a6_a_prompt_with_a_space_more_is_not_served(exported: ToyHome, monkeypa
 
     monkeypatch.setattr(Embedder, "tokenize", spaced)
     with pytest.raises(ParityFailedError, match=r"the start-up probe differs from the reference: .* prompt query"):
-        load.load_embedder(EMBEDDER, home=exported.path, lock="toy")
+        load_embedder(EMBEDDER, home=exported.path, lock="toy")
 
 
 def test_the_flag_repeats_the_probe(exported: ToyHome, tmp_path: Path) -> None:

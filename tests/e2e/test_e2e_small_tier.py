@@ -24,9 +24,10 @@ from samevec.digest import sha256_file
 from samevec.errors import ParityFailedError
 from samevec.export.toy.lock import content_revision
 from samevec.export.toy.synthetic import bert_tensors, write_tensors
+from samevec.gate import probe_of, reference_of
 from samevec.hints import Commands
-from samevec.load import open_candidate, probe_of, reference_of
 from samevec.lock import LockedFile, LockedModel, dump_lock, load_lock, read_lock
+from samevec.opening import open_candidate
 from samevec.parity.compare import compare
 from samevec.parity.gate import run_gate
 from samevec.parity.probe import require_probe

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from e2e_tools import LOCK, TOYS, pass_twenty_quick_gates
 
-from samevec.load import open_candidate
+from samevec.opening import open_candidate
 
 if TYPE_CHECKING:
     from e2e_tools import ToyHome

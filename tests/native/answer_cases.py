@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from samevec.load import open_candidate
 from samevec.lock import load_lock
 from samevec.native.library import load_library
+from samevec.opening import open_candidate
 from samevec.parity.answers import changed_answers
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.tokens import tokenize_cases

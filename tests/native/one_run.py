@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from samevec.errors import SamevecError
-from samevec.load import open_candidate, probe_of
+from samevec.gate import probe_of
 from samevec.lock import load_lock
+from samevec.opening import open_candidate
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.probe import require_probe
 from samevec.parity.tokens import tokenize_cases

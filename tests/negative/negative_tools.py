@@ -12,9 +12,9 @@ import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from samevec.lock import load_lock
+from samevec.opening import build_model
 from samevec.parity.cases.builtin import CaseSet, builtin_cases
 from samevec.parity.gate import run_gate
-from samevec.runtime.open import open_model
 from samevec.runtime.providers.profiles import Profile, get_profile
 from samevec.runtime.sessions.onnx import OnnxSession
 
@@ -76,7 +76,7 @@ class Toy:
         self, session: Session | None = None, *, tokenizer_path: Path | None = None, pad_to_multiple: int = 4
     ) -> Any:
         """The objects that serve, around a session; around the exported graph when none is given."""
-        return open_model(
+        return build_model(
             self.entry,
             session or graph_session(self.graph_path),
             tokenizer_path=tokenizer_path or self.snapshot / "tokenizer.json",

@@ -94,7 +94,7 @@ def quick_cases(task: str, **settings: Any) -> CaseSet:
 def few_cases() -> Iterator[None]:
     """Let the quick cases be all there are, so that whole commands take seconds; nothing else is replaced."""
     with ExitStack() as stack:
-        for name in ("samevec.export.pipeline", "samevec.load", "samevec.parity.gate"):
+        for name in ("samevec.export.pipeline", "samevec.gate", "samevec.parity.gate"):
             stack.enter_context(mock.patch.object(importlib.import_module(name), "builtin_cases", quick_cases))
         yield
 

@@ -17,7 +17,7 @@ from negative_tools import EMBEDDER, LOCK, PORTABLE, RERANKER, cell_of
 from samevec.parity.gate import run_gate
 from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.progress import SilentProgress
-from samevec.runtime.open import DEFAULT_ROWS
+from samevec.runtime.engine import DEFAULT_ROWS
 from samevec.runtime.tokenization import Tokenizer
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from samevec.parity.sweep import capture_sweep, plan_sweep
 from samevec.parity.tokens import tokenize_cases
 from samevec.progress import SilentProgress
 from samevec.runtime.embedder import Embedder
-from samevec.runtime.engine import Engine
-from samevec.runtime.open import DEFAULT_ROWS
+from samevec.runtime.engine import DEFAULT_ROWS, Engine
 from samevec.runtime.providers.profiles import Profile
 from samevec.runtime.reranker import Reranker
 from samevec.runtime.sessions.fake import FakeSession

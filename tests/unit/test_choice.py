@@ -24,6 +24,8 @@ from samevec.runtime.providers.detect import NvidiaDriver, ProviderFacts
 
 if TYPE_CHECKING:
     from samevec.cli.profile_choice import Purpose
+    from samevec.lock import LockedModel
+    from samevec.runtime.providers.profiles import Profile
 
 ENTRIES = load_lock("toy").models
 CPU_ONLY = ProviderFacts(packages={"onnxruntime": "1.32.0"}, available=("CPUExecutionProvider",))
@@ -46,16 +48,16 @@ def gates(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], str]:
     """States by (profile, model); what is not named was not exported."""
     states: dict[tuple[str, str], str] = {}
 
-    def find(home: Path, entry: object, profile: str) -> tuple[str, str]:
-        key = (profile, entry.name)  # type: ignore[attr-defined]
+    def find(entry: LockedModel, profile: Profile, *, home: Path) -> tuple[str, str]:
+        key = (profile.name, entry.name)
         if key not in states:
-            raise ArtifactMissingError(key[1], profile, reason="not exported", fix="samevec export")
+            raise ArtifactMissingError(key[1], profile.name, reason="not exported", fix="samevec export")
         return key
 
-    def state_of(entry: object, artifact: tuple[str, str], profile: object, home: Path) -> GateState:
-        return GateState(state=states[artifact], receipt=None, changes=())  # type: ignore[arg-type]
+    def state_of(located: tuple[str, str]) -> GateState:
+        return GateState(state=states[located], receipt=None, changes=())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(choice_module, "find_artifact", find)
+    monkeypatch.setattr(choice_module, "locate", find)
     monkeypatch.setattr(choice_module, "state_of", state_of)
     return states
 

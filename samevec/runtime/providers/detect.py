@@ -258,8 +258,8 @@ def choose_profile(states: Sequence[ProfileState], *, allowed: Sequence[str]) ->
     return Choice(profile=None, passed_over=passed_over)
 
 
-def require_provider(profile: Profile, facts: ProviderFacts | None = None) -> None:
-    """Refuse a profile whose provider, or whose native library, is not to be had here.
+def require_provider(profile: Profile, facts: ProviderFacts | None = None) -> Profile:
+    """Return a profile, or refuse it when its provider or the native library is not to be had here.
 
     Parameters
     ----------
@@ -275,10 +275,11 @@ def require_provider(profile: Profile, facts: ProviderFacts | None = None) -> No
     if profile.is_native:
         library.load_library()
     if facts is None and profile.provider == _CPU:
-        return
+        return profile
     problem = provider_problem(profile.provider, read_facts() if facts is None else facts)
     if problem is not None:
         raise ProviderUnavailableError(profile.provider, problem)
+    return profile
 
 
 @functools.cache

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from makers import embedder, rows
 
-from samevec import load as load_module
+from samevec import gate as gate_module
 from samevec.errors import ReceiptMissingError, SessionRunError
+from samevec.gate import _with_fallback
 from samevec.hints import Commands
-from samevec.load import Candidate, _with_fallback
 from samevec.lock import load_lock
+from samevec.opening import Candidate
 from samevec.runtime.providers.profiles import get_profile
 from samevec.runtime.sessions.fake import FakeSession
 from samevec.runtime.sessions.fallback import FallbackSession
@@ -44,7 +45,7 @@ def test_a_full_gpu_gives_way_to_the_proved_cpu_profile(monkeypatch: pytest.Monk
         asked.append(profile)
         return candidate(profile, FakeSession())
 
-    monkeypatch.setattr(load_module, "open_proved", open_proved)
+    monkeypatch.setattr(gate_module, "open_proved", open_proved)
     engine = _with_fallback(candidate("cuda", FakeSession(before_run=full)), LOCK.tolerance).model.engine
     assert engine.run_rows(rows((3, 4))).tolist() == embedder(FakeSession()).engine.run_rows(rows((3, 4))).tolist()
     assert asked == ["cpu"]
@@ -56,7 +57,7 @@ def test_an_unproved_cpu_profile_takes_nothing_over(monkeypatch: pytest.MonkeyPa
     def open_proved(entry: Any, **_: Any) -> Candidate:
         raise ReceiptMissingError(f"{entry.name}: parity was never run here", fix="samevec parity")
 
-    monkeypatch.setattr(load_module, "open_proved", open_proved)
+    monkeypatch.setattr(gate_module, "open_proved", open_proved)
     engine = _with_fallback(candidate("cuda", FakeSession(before_run=full)), LOCK.tolerance).model.engine
     with pytest.raises(SessionRunError, match=r"no fall-back to profile cpu: .*never run here"):
         engine.run_rows(rows((3,)))
