@@ -201,10 +201,7 @@ def allow_open_files(wanted: int = 65_536) -> int:
 def allowed_cpus(quota: float | None = None) -> int:
     """Return how many threads may compute at once: the smaller of CPU affinity and the quota rounded up, at least 1.
 
-    Parameters
-    ----------
-    quota : float, optional
-        CPU quota in cores; read from the control group when not given.
+    The quota, in cores, is the control group's when not given.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota() if quota is None else quota

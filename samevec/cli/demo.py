@@ -48,14 +48,7 @@ def run_demo(
 ) -> int:
     """Run the whole path from export to answered requests; return 0 if all passed, else 1.
 
-    Parameters
-    ----------
-    show_verdict : callable
-        Shows a parity table.
-    say : callable
-        Prints one line.
-    keep : Path, optional
-        Home that is kept; a temporary one is removed otherwise.
+    `keep` is a home that stays; without it a temporary one is removed.
     """
     started_s = time.monotonic()
     lock = load_lock("toy")
