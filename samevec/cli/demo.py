@@ -40,11 +40,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def run_demo(
-    progress: Progress,
-    *,
-    show_verdict: Callable[[Verdict], None],
-    say: Callable[[str], None],
-    keep: Path | None = None,
+    progress: Progress, *, show_verdict: Callable[[Verdict], None], say: Callable[[str], None], keep: Path | None = None
 ) -> int:
     """Run the whole path from export to answered requests; return 0 if all passed, else 1.
 

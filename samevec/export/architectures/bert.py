@@ -145,8 +145,7 @@ class _CudaRerankerConfig(_RerankerConfig):
 
 ARCHITECTURES = {
     "embed": Architecture(
-        optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
+        optimum_task="feature-extraction", configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig}
     ),
     "rerank": Architecture(
         optimum_task="text-classification",

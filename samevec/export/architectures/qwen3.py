@@ -98,7 +98,6 @@ class _CudaEmbedderConfig(_EmbedderConfig):
 
 ARCHITECTURES = {
     "embed": Architecture(
-        optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
+        optimum_task="feature-extraction", configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig}
     )
 }

@@ -77,13 +77,7 @@ class Hub:
             return hashlib.sha256((Path(directory) / path).read_bytes()).hexdigest()
 
     def download(
-        self,
-        repo: str,
-        revision: str,
-        path: str,
-        directory: Path,
-        *,
-        on_bytes: Callable[[float], None] | None = None,
+        self, repo: str, revision: str, path: str, directory: Path, *, on_bytes: Callable[[float], None] | None = None
     ) -> None:
         """Download one file into ``directory/path``, resuming an earlier attempt; SourceError if it is not available.
 

@@ -160,11 +160,7 @@ def _norm(name: str, width: int, dtype: _Dtype) -> TensorSpec:
 
 
 def write_tensors(
-    path: Path,
-    specs: Sequence[TensorSpec],
-    *,
-    seed: int,
-    on_bytes: Callable[[int], None] | None = None,
+    path: Path, specs: Sequence[TensorSpec], *, seed: int, on_bytes: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
     """Write a safetensors file of seeded tensors in chunks, in the order of `specs`; return its size and sha256.
 

@@ -228,12 +228,7 @@ def _axis_title(words: str) -> Markup:
 
 def _figure(title: str, described: str, parts: Iterable[Markup | None]) -> Markup:
     frame = element(
-        "rect",
-        class_="frame",
-        x=_LEFT,
-        y=_TOP,
-        width=_WIDTH - _LEFT - _RIGHT,
-        height=_HEIGHT - _TOP - _BOTTOM,
+        "rect", class_="frame", x=_LEFT, y=_TOP, width=_WIDTH - _LEFT - _RIGHT, height=_HEIGHT - _TOP - _BOTTOM
     )
     return element(
         "svg",
