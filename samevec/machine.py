@@ -34,20 +34,10 @@ _CGROUP_ROOT, _CGROUP_MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgro
 
 
 def cgroup_cpu_quota(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_MEMBERSHIP) -> float | None:
-    """Return the CPU quota of this process's control group.
+    """Return the CPU quota of this process's control group in cores, such as 0.5; None if unlimited.
 
-    Parameters
-    ----------
-    root : Path
-        Where the cgroup file system is mounted.
-    membership : Path
-        The kernel's list of the groups this process is in.
-
-    Returns
-    -------
-    float or None
-        Cores, such as 0.5: the smallest limit of the process's group and the visible groups above it; None if
-        unlimited.
+    It is the smallest limit of the group and the visible groups above it. `root` is the mount point of the cgroup file
+    system, `membership` the kernel's list of this process's groups.
 
     References
     ----------

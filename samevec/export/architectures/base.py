@@ -139,19 +139,9 @@ def rotary_tables(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosine and sine tables of a rotary embedding, stored once as buffers of the module.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Gets the buffers ``<name>_cos`` and ``<name>_sin`` (not saved with it).
-    rotary : nn.Module
-        The model's own rotary embedding.
-    max_tokens : int
-        Positions in the tables: a hard cap on the length of a row.
-
-    Returns
-    -------
-    (Tensor, Tensor)
-        float32, shape (max_tokens, head_dim / 2): the two halves of the model's are the same.
+    The buffers are ``<name>_cos`` and ``<name>_sin``, not saved with it: float32, shape (max_tokens, head_dim / 2),
+    since the two halves of the model's are the same. `rotary` is the model's own rotary embedding; `max_tokens` caps a
+    row.
     """
     with torch.no_grad():
         probe = torch.zeros(1, 1, 1, dtype=torch.float32)  # only its dtype and device are read
