@@ -258,7 +258,7 @@ def builtin_fixture() -> RetrievalFixture:
 
 
 def fixture_cases(fixture: RetrievalFixture, task: str, *, prompts: Collection[str] = ()) -> CaseSet:
-    """Return a fixture as cases: every query, then every document, or each query's candidates if the task is ``"rerank"``.
+    """Return a fixture as cases: every query, then every document, or each query's candidates for task ``"rerank"``.
 
     `prompts` has the names of the model's prompts; ``query`` and ``document`` are used if among them.
     """
