@@ -124,13 +124,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes, *, path: Path) -> Manifest:
-        """Read and validate ``manifest.json``.
-
-        Raises
-        ------
-        ArtifactCorruptError
-            Not JSON, of another version, or with missing or unknown keys.
-        """
+        """Read ``manifest.json``; ArtifactCorruptError if it is not JSON, of another version, or has other keys."""
         try:
             record = json.loads(content)
             version = record.pop("manifest_version")
@@ -260,15 +254,7 @@ def _entry_changes(manifest: Manifest, entry: LockedModel) -> str:
 def verify_artifact(artifact: Artifact, *, fix: str | None = None) -> None:
     """Recompute every digest of an artifact from all its bytes.
 
-    Parameters
-    ----------
-    fix : str, optional
-        The command that exports it again, for the message.
-
-    Raises
-    ------
-    ArtifactCorruptError
-        Names the first file, by name, that is missing or changed.
+    ArtifactCorruptError names the first file, by name, that is missing or changed, and `fix`, the command to run.
     """
     names = sorted(artifact.manifest.files)
     # hashlib releases the interpreter lock: files are hashed side by side.

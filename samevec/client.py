@@ -48,15 +48,7 @@ _NEUTRAL_OPTIONS = {"show_progress_bar": False, "convert_to_numpy": True}
 
 
 class ModelServerError(RuntimeError):
-    """The server answered with an error.
-
-    Attributes
-    ----------
-    kind : str
-        The server's error type, such as ``"overloaded"``.
-    retry_after_s : int or None
-        When to try again, if the server stated it.
-    """
+    """The server answered with an error of type ``kind``, such as ``"overloaded"``; ``retry_after_s`` may be set."""
 
     def __init__(self, message: str, *, kind: str, retry_after_s: int | None = None) -> None:
         self.kind = kind

@@ -220,15 +220,7 @@ class AnswersDifferError(ExportError):
 
 
 class InputError(SamevecError):
-    """The caller's texts or options are wrong.
-
-    Attributes
-    ----------
-    field : str
-        The parameter at fault, such as ``"input"``.
-    index : int or None
-        The item at fault, counted from 0 in the caller's order.
-    """
+    """The caller's texts or options are wrong: the parameter ``field``, and its item ``index``, from 0, if any."""
 
     def __init__(self, message: str, *, field: str, index: int | None = None) -> None:
         self.problem = message
@@ -319,15 +311,7 @@ class SessionRunError(InferenceError):
 
 
 class ItemsFailedError(SessionRunError):
-    """Some items could not be computed even alone; the others were.
-
-    Attributes
-    ----------
-    causes : dict of int to SessionRunError
-        The failure of each item, by its position in the caller's order.
-    indices : tuple of int
-        Those positions, ascending.
-    """
+    """Some items could not be computed even alone: those at ``indices``; ``causes`` has the failure of each."""
 
     def __init__(self, causes: Mapping[int, SessionRunError]) -> None:
         self.causes = dict(sorted(causes.items()))
@@ -357,15 +341,7 @@ class NonFiniteOutputError(InferenceError):
 
 
 class ParityError(SamevecError):
-    """The gate does not let this be served.
-
-    Attributes
-    ----------
-    state : str
-        ``"failed"``, ``"stale"`` or ``"missing"``.
-    fix : str
-        The command to run next.
-    """
+    """The gate does not let this be served; ``state`` is failed, stale or missing, ``fix`` the command to run next."""
 
     state = "failed"
 

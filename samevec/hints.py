@@ -13,21 +13,11 @@ __all__ = ["Commands"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commands:
-    """Writes commands that mean the same models in any shell.
+    """Writes commands that mean the same models in any shell."""
 
-    Attributes
-    ----------
-    lock : str, Path or None
-        As it was named: None for the packaged lock, ``"toy"``, or a file.
-    home : Path or None
-        Where artifacts are; left out of commands where it is the default.
-    source_dir : Path or None
-        Folder of checkpoint files, for exports.
-    """
-
-    lock: str | Path | None = None
-    home: Path | None = None
-    source_dir: Path | None = None
+    lock: str | Path | None = None  # as it was named: None for the packaged lock, "toy", or a file
+    home: Path | None = None  # of the artifacts; left out of commands where it is the default
+    source_dir: Path | None = None  # folder of checkpoint files, for exports
 
     def export(self, model: str, profile: str, *, source: str = "") -> str:
         """Return the command that exports a model and proves it; a ``local:`` `source` needs a folder."""

@@ -34,20 +34,10 @@ _CGROUP_ROOT, _CGROUP_MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgro
 
 
 def cgroup_cpu_quota(root: Path = _CGROUP_ROOT, *, membership: Path = _CGROUP_MEMBERSHIP) -> float | None:
-    """Return the CPU quota of this process's control group.
+    """Return the CPU quota of this process's control group in cores, such as 0.5; None if unlimited.
 
-    Parameters
-    ----------
-    root : Path
-        Where the cgroup file system is mounted.
-    membership : Path
-        The kernel's list of the groups this process is in.
-
-    Returns
-    -------
-    float or None
-        Cores, such as 0.5: the smallest limit of the process's group and the visible groups above it; None if
-        unlimited.
+    It is the smallest limit of the group and the visible groups above it. `root` is the mount point of the cgroup file
+    system, `membership` the kernel's list of this process's groups.
 
     References
     ----------
@@ -201,10 +191,7 @@ def allow_open_files(wanted: int = 65_536) -> int:
 def allowed_cpus(quota: float | None = None) -> int:
     """Return how many threads may compute at once: the smaller of CPU affinity and the quota rounded up, at least 1.
 
-    Parameters
-    ----------
-    quota : float, optional
-        CPU quota in cores; read from the control group when not given.
+    The quota, in cores, is the control group's when not given.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cgroup_cpu_quota() if quota is None else quota

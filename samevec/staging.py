@@ -37,17 +37,10 @@ def unfinished_directory(parent: Path) -> Iterator[Path]:
 
 
 def put_in_place(directory: Path, final: Path, *, is_intact: Callable[[Path], bool]) -> None:
-    """Rename a finished directory once all its files are on disk.
+    """Rename a finished directory of :func:`unfinished_directory` to `final`, beside it, once its files are on disk.
 
-    Parameters
-    ----------
-    directory : Path
-        From :func:`unfinished_directory`.
-    final : Path
-        In the same parent directory.
-    is_intact : callable
-        Called with an existing directory of that name: if intact it stays and `directory` is dropped, else it is
-        replaced. Processes that have its files mapped keep them.
+    `is_intact` is called with an existing directory of that name: if intact it stays and `directory` is dropped, else
+    it is replaced; processes that have its files mapped keep them.
     """
     for path in (*directory.iterdir(), directory):
         _sync(path)

@@ -40,22 +40,11 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def run_demo(
-    progress: Progress,
-    *,
-    show_verdict: Callable[[Verdict], None],
-    say: Callable[[str], None],
-    keep: Path | None = None,
+    progress: Progress, *, show_verdict: Callable[[Verdict], None], say: Callable[[str], None], keep: Path | None = None
 ) -> int:
     """Run the whole path from export to answered requests; return 0 if all passed, else 1.
 
-    Parameters
-    ----------
-    show_verdict : callable
-        Shows a parity table.
-    say : callable
-        Prints one line.
-    keep : Path, optional
-        Home that is kept; a temporary one is removed otherwise.
+    `keep` is a home that stays; without it a temporary one is removed.
     """
     started_s = time.monotonic()
     lock = load_lock("toy")

@@ -58,14 +58,7 @@ def require_torch() -> None:
 def compute_live(
     candidate: Candidate, stored: Reference, *, source_dir: Path | None, progress: Progress
 ) -> LiveReference:
-    """Load the checkpoint in PyTorch and compute the built-in cases.
-
-    Parameters
-    ----------
-    stored : Reference
-        The reference it will be compared with.
-    source_dir : Path, optional
-        Folder of checkpoint files instead of the home's snapshots or the hub.
+    """Load the checkpoint in PyTorch and compute the built-in cases, to compare with the stored reference.
 
     Raises
     ------

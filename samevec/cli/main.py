@@ -232,11 +232,7 @@ def export(**flags: Any) -> int:
 @_running_profile_option
 @_lock_option
 @_home_option
-@option(
-    "--quick",
-    is_flag=True,
-    help="Some of it; no receipt where it passes, unless only libraries changed.",
-)
+@option("--quick", is_flag=True, help="Some of it; no receipt where it passes, unless only libraries changed.")
 @option("--selftest", is_flag=True, help="No model: the native library's kernels beside their hashes; two seconds.")
 @option("--bisect", is_flag=True, help="Every node's output of three cases beside the export's: which one differs.")
 @option("--reference", type=click.Choice(["stored", "live"]), default="stored", help="live: PyTorch again beside it.")

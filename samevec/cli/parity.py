@@ -157,11 +157,7 @@ def _prepare_outputs(plan: ParityPlan) -> None:
 
 
 def _prove_one(
-    entry: LockedModel,
-    plan: ParityPlan,
-    *,
-    progress: Progress,
-    now: Callable[[], datetime],
+    entry: LockedModel, plan: ParityPlan, *, progress: Progress, now: Callable[[], datetime]
 ) -> tuple[Verdict, dict[str, Any]]:
     """Run the gate for one model; return its verdict, and the report's record of it."""
     candidate = open_candidate(entry, profile=plan.profile, home=plan.home, commands=plan.commands)

@@ -51,15 +51,8 @@ def resolve_profile(
 ) -> str:
     """Return the profile to run under; loads no model.
 
-    Parameters
-    ----------
-    requested : str
-        A profile, or :data:`AUTO`: the best one whose provider is here and whose models' gate states suit the purpose
-        (to serve: a passed receipt for every model).
-    say : callable
-        Prints the choice, and why nothing better was chosen.
-    facts : ProviderFacts, optional
-        Read from the machine when not given.
+    :data:`AUTO` chooses the best one whose provider is here and whose models' gate states suit the purpose (to serve: a
+    passed receipt for every model), and prints the choice, and why nothing better was chosen.
 
     Raises
     ------

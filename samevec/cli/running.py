@@ -34,10 +34,7 @@ def _fetch(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
 def running_lines(url: str, api_key_file: Path | None = None, *, fetch: Fetch = _fetch) -> list[str]:
     """Return lines about the server at a URL; none if it does not answer. The first key of `api_key_file` is sent.
 
-    Raises
-    ------
-    ConfigError
-        The address is not an HTTP one, or the key file cannot be used.
+    ConfigError if the address is not an HTTP one, or the key file cannot be used.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url}: http://HOST:PORT or https://HOST:PORT is needed")

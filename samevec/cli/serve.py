@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from samevec.errors import ArtifactError, NotReadyError, ParityError, ParityFailedError
 from samevec.gate import open_proved, prove, require_open_gate, state_of
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from samevec.server.lifecycle import Endpoints
 
 __all__ = ["ServePlan", "load_served", "serve_models"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,24 +116,20 @@ def _load_all(plan: ServePlan, progress: Progress) -> tuple[list[ServedModel], l
     """Load every model, or collect why not; all gates are asked before the first is loaded."""
     if not plan.entries:
         raise NotReadyError("the lock names no model to serve")
-    refusals = [_refusal(partial(_ask_gate, entry, plan, progress)) for entry in plan.entries]
-    served: list[ServedModel] = []
-    if not any(refusals):
-        refusals = [_refusal(partial(_load_into, served, entry, plan, progress)) for entry in plan.entries]
-    return served, list(filter(None, refusals))
+    _, refusals = _for_each(plan, lambda entry: _ask_gate(entry, plan, progress))
+    return ([], refusals) if refusals else _for_each(plan, lambda entry: load_served(entry, plan, progress))
 
 
-def _refusal(step: Callable[[], None]) -> ParityError | ArtifactError | None:
-    """Return why a model is not served; None if it may be."""
-    try:
-        step()
-    except (ParityError, ArtifactError) as error:
-        return error
-    return None
-
-
-def _load_into(served: list[ServedModel], entry: LockedModel, plan: ServePlan, progress: Progress) -> None:
-    served.append(load_served(entry, plan, progress))
+def _for_each(plan: ServePlan, step: Callable[[LockedModel], _T]) -> tuple[list[_T], list[ParityError | ArtifactError]]:
+    """Take a step for every model; return the results, and why other models are not served."""
+    results: list[_T] = []
+    refusals: list[ParityError | ArtifactError] = []
+    for entry in plan.entries:
+        try:
+            results.append(step(entry))
+        except (ParityError, ArtifactError) as error:
+            refusals.append(error)
+    return results, refusals
 
 
 def _ask_gate(entry: LockedModel, plan: ServePlan, progress: Progress) -> None:

@@ -42,14 +42,7 @@ def record_answers(
 ) -> Answers:
     """Compute every case and every row of the sweep, and write ``answers.json`` and ``trace.onnx``.
 
-    Parameters
-    ----------
-    sweep_ids : sequence of sequence of int
-        Token ids of the sweep's rows.
-    directory : Path
-        Has the graph and the tokenizer.
-    type_ids : bool
-        Whether the graph reads segment ids.
+    `directory` has the graph and the tokenizer; `type_ids` says whether the graph reads segment ids.
     """
     with progress.step("record answers"):
         model = build_model(

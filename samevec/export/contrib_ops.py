@@ -92,18 +92,9 @@ def multi_head_attention(
 ) -> torch.Tensor:
     """Attend in both directions, or only to earlier tokens.
 
-    Parameters
-    ----------
-    query, key : Tensor, shape (rows, tokens, n_heads * head_dim)
-    value : Tensor, shape (rows, tokens, n_heads * value_dim)
-    bias : Tensor or None, shape (rows, 1, query tokens, key tokens)
-        Added to the scores. Without it the operator stays on its path that never builds the score matrix.
-    causal : bool
-        No query sees a later key. On the CPU provider this builds the score matrix.
-
-    Returns
-    -------
-    Tensor, shape (rows, tokens, n_heads * value_dim)
+    `query` and `key` have shape (rows, tokens, n_heads * head_dim), `value` and the result (rows, tokens, n_heads *
+    value_dim). `bias`, (rows, 1, query tokens, key tokens), is added to the scores; without it the operator stays on
+    its path that never builds the score matrix, except on the CPU provider if `causal`.
     """
     return cast("torch.Tensor", _apply(_MultiHeadAttention, query, key, value, bias, n_heads, scale, causal))
 

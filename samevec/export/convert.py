@@ -27,17 +27,8 @@ __all__ = ["convert"]
 def convert(module: Any, entry: LockedModel, *, form: str, directory: Path) -> Path:
     """Export a module as ``model.onnx`` and ``model.onnx.data`` in a directory; return the graph's path.
 
-    Parameters
-    ----------
-    module : transformers.PreTrainedModel
-        In fp32, evaluating; unchanged afterwards.
-    form : str
-        ``"plain"`` or ``"cuda"``.
-
-    Raises
-    ------
-    ExportError
-        The exporter failed; includes its message.
+    The module is in fp32, evaluating, and unchanged afterwards; `form` is ``"plain"`` or ``"cuda"``. ExportError
+    includes the exporter's message.
     """
     architecture = get_architecture(entry)
     scratch = directory / "optimum"

@@ -98,14 +98,7 @@ def sweep_problems(
 ) -> list[str]:
     """Compare a graph with PyTorch at many widths and row counts; return one line for each kind of shapes that differ.
 
-    Parameters
-    ----------
-    model : Embedder or Reranker
-        Around the graph, loaded as it will be served.
-    reference : SweepReference
-        PyTorch's output for the plan's rows.
-    bits_required : bool
-        As in the profile.
+    `model` is the graph, loaded as it will be served; `reference` has PyTorch's output for the plan's rows.
     """
     sweep = Sweep(model=model, plan=plan, reference=reference, tolerance=tolerance, bits_required=bits_required)
     return list(cell_failures(sweep.run(progress)))

@@ -112,13 +112,7 @@ def read_lock(path: Path, *, origin: str | None = None) -> Lock:
 
 
 def lock_path(ref: str | Path | None) -> Path:
-    """Return the file of a lock: None is the packaged one, ``"toy"`` the toy models', anything else a path.
-
-    Raises
-    ------
-    LockError
-        The packaged lock is not there.
-    """
+    """Return the file of a lock: None is the packaged one, ``"toy"`` the toy models', anything else a path."""
     if ref == "toy":
         return _PACKAGE / "toy.lock"
     if ref is not None:

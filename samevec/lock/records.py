@@ -159,53 +159,25 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockedModel:
-    """Everything pinned about one model.
+    """Everything pinned about one model."""
 
-    Attributes
-    ----------
-    name : str
-        As commands and requests name it; also a directory name.
-    source : str
-        ``hf:OWNER/NAME`` (hub), ``toy:NAME`` (samevec builds it) or ``local:NAME`` (only from a folder).
-    revision : str
-        40 lower-case hex digits.
-    license : str
-        SPDX identifier.
-    architecture : str
-        ``"qwen3"``, ``"modernbert"`` or ``"bert"``: the module that exports it.
-    normalize : bool
-        Whether the model's own pipeline normalises vectors; False for rerankers.
-    dimensions, matryoshka_min_dimensions : int or None
-        Width of a vector, and the least width it may be cut to (None: it may not); None for rerankers.
-    max_tokens : int
-        Special tokens included.
-    activation : {"sigmoid", "identity"} or None
-        Makes a reranker's score of its logit; None for embedders.
-    prompts : mapping of str to str
-        Prompt texts by name.
-    optional : bool
-        Whether commands without ``--model`` leave it out.
-    answers : PinnedAnswers or None
-        The native graph's output, to the bit.
-    """
-
-    name: str
+    name: str  # as commands and requests name it; also a directory name
     task: Task
-    source: str
-    revision: str
-    license: str
-    architecture: str
+    source: str  # "hf:OWNER/NAME", "toy:NAME" (built by samevec) or "local:NAME" (only from a folder)
+    revision: str  # 40 lower-case hex digits
+    license: str  # SPDX identifier
+    architecture: str  # "qwen3", "modernbert" or "bert": the module that exports it
     pooling: Pooling
-    normalize: bool
-    dimensions: int | None
-    matryoshka_min_dimensions: int | None
-    max_tokens: int
-    activation: Activation | None
-    prompts: Mapping[str, str]
+    normalize: bool  # the model's own pipeline normalises vectors; False for rerankers
+    dimensions: int | None  # width of a vector; None for rerankers
+    matryoshka_min_dimensions: int | None  # the least width a vector may be cut to; None: it may not be cut
+    max_tokens: int  # special tokens included
+    activation: Activation | None  # makes a reranker's score of its logit; None for embedders
+    prompts: Mapping[str, str]  # prompt texts by name
     golden: Golden
     files: tuple[LockedFile, ...]
-    optional: bool = False
-    answers: PinnedAnswers | None = None
+    optional: bool = False  # commands without --model leave it out
+    answers: PinnedAnswers | None = None  # the native graph's output, to the bit
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -21,14 +21,8 @@ _SHOWN_CHARACTERS = 60
 class Table:
     """One table of a lock, read key by key.
 
-    Parameters
-    ----------
-    value : object
-        The value at `path`; LockValidationError unless a table with no keys outside `keys`.
-    path : str
-        Such as ``models[1].golden``; empty for the whole lock.
-    origin : str
-        The lock's file name.
+    `path` is such as ``models[1].golden``, empty for the whole lock; `origin` is the file's name. LockValidationError
+    unless `value` is a table with no keys outside `keys`.
     """
 
     def __init__(self, value: object, *, path: str, origin: str, keys: Collection[str] | None) -> None:

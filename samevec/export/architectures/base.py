@@ -41,21 +41,10 @@ _DYNAMIC_TOKENS = {0: "rows", 1: "tokens"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
-    """How an architecture is exported.
+    """How an architecture is exported."""
 
-    Attributes
-    ----------
-    optimum_task : str
-        Optimum's name of the task.
-    configs : mapping of str to class
-        Configuration class, derived from :class:`ContractConfig`, of each traced graph form: ``"plain"`` and
-        ``"cuda"``.
-    input_names : tuple of str
-        The graph's inputs.
-    """
-
-    optimum_task: str
-    configs: Mapping[str, type[Any]]
+    optimum_task: str  # optimum's name of the task
+    configs: Mapping[str, type[Any]]  # a ContractConfig for each traced graph form: "plain" and "cuda"
     input_names: tuple[str, ...] = ("input_ids", "attention_mask")
 
     def make_config(self, module: Any, form: str, entry: LockedModel) -> OnnxConfig:
@@ -105,17 +94,7 @@ class ForwardPatcher(ModelPatcher):  # type: ignore[misc]
         del self._model.forward  # the instance attribute optimum leaves behind would hide the class's own forward
 
     def export_forward(self, *inputs: Any, **named: Any) -> dict[str, torch.Tensor]:
-        """Compute the contract's output from its inputs, in the order of the model's own forward.
-
-        Parameters
-        ----------
-        *inputs, **named : Tensor of int64, shape (rows, tokens)
-
-        Returns
-        -------
-        dict of str to Tensor
-            ``embedding``, shape (rows, width), or ``logits``, shape (rows, 1); float32.
-        """
+        """Compute ``embedding``, float32 (rows, width), or ``logits``, float32 (rows, 1), from int64 (rows, tokens)."""
         raise NotImplementedError
 
 
@@ -150,11 +129,7 @@ class PaddingComponent:
 def mean_of_tokens(states: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Return each row's mean over its real tokens, shape (rows, width).
 
-    Parameters
-    ----------
-    states : Tensor, shape (rows, tokens, width)
-    valid : Tensor of float32, shape (rows, tokens)
-        1 on real tokens.
+    `states` has shape (rows, tokens, width); `valid`, float32 of shape (rows, tokens), is 1 on real tokens.
     """
     return torch.bmm(valid.unsqueeze(1), states)[:, 0] / valid.sum(1, keepdim=True)
 
@@ -164,19 +139,9 @@ def rotary_tables(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosine and sine tables of a rotary embedding, stored once as buffers of the module.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Gets the buffers ``<name>_cos`` and ``<name>_sin`` (not saved with it).
-    rotary : nn.Module
-        The model's own rotary embedding.
-    max_tokens : int
-        Positions in the tables: a hard cap on the length of a row.
-
-    Returns
-    -------
-    (Tensor, Tensor)
-        float32, shape (max_tokens, head_dim / 2): the two halves of the model's are the same.
+    The buffers are ``<name>_cos`` and ``<name>_sin``, not saved with it: float32, shape (max_tokens, head_dim / 2),
+    since the two halves of the model's are the same. `rotary` is the model's own rotary embedding; `max_tokens` caps a
+    row.
     """
     with torch.no_grad():
         probe = torch.zeros(1, 1, 1, dtype=torch.float32)  # only its dtype and device are read

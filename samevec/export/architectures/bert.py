@@ -27,14 +27,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def pooled_states(states: torch.Tensor, attention_mask: torch.Tensor, pooling: str) -> torch.Tensor:
-    """Return each row's mean over its real tokens, or its first token; shape (rows, width).
-
-    Parameters
-    ----------
-    states : Tensor, shape (rows, tokens, width)
-    attention_mask : Tensor of int64, shape (rows, tokens)
-    pooling : {"mean", "cls"}
-    """
+    """Return each row's mean over its real tokens, or its first token: (rows, tokens, width) -> (rows, width)."""
     if pooling == "cls":
         return states[:, 0]
     return mean_of_tokens(states, attention_mask.to(torch.float32))
@@ -152,8 +145,7 @@ class _CudaRerankerConfig(_RerankerConfig):
 
 ARCHITECTURES = {
     "embed": Architecture(
-        optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
+        optimum_task="feature-extraction", configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig}
     ),
     "rerank": Architecture(
         optimum_task="text-classification",

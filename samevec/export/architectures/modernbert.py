@@ -198,7 +198,6 @@ class _CudaRerankerConfig(_RerankerConfig):
 
 ARCHITECTURES = {
     "rerank": Architecture(
-        optimum_task="text-classification",
-        configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig},
+        optimum_task="text-classification", configs={"plain": _RerankerConfig, "cuda": _CudaRerankerConfig}
     )
 }

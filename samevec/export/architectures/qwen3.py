@@ -19,13 +19,7 @@ __all__ = ["ARCHITECTURES"]
 
 
 def last_token(states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return each row's state at its last real token, shape (rows, width).
-
-    Parameters
-    ----------
-    states : Tensor, shape (rows, tokens, width)
-    attention_mask : Tensor of int64, shape (rows, tokens)
-    """
+    """Return each row's state at its last real token: (rows, tokens, width) -> (rows, width)."""
     last = attention_mask.sum(1) - 1
     index = last.view(-1, 1, 1).expand(-1, 1, states.shape[-1])
     return torch.gather(states, 1, index)[:, 0]  # squeeze(1) would export an If
@@ -104,7 +98,6 @@ class _CudaEmbedderConfig(_EmbedderConfig):
 
 ARCHITECTURES = {
     "embed": Architecture(
-        optimum_task="feature-extraction",
-        configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig},
+        optimum_task="feature-extraction", configs={"plain": _EmbedderConfig, "cuda": _CudaEmbedderConfig}
     )
 }

@@ -41,21 +41,10 @@ def open_checkpoint(snapshot: Path, entry: LockedModel) -> Checkpoint:
 def write_native_graph(
     snapshot: Path, config: Any, entry: LockedModel, directory: Path, progress: Progress
 ) -> tuple[Path, list[Weight]]:
-    """Write a model's graph in the native library's operators.
+    """Write ``model.onnx`` and ``model.onnx.data`` in the native library's operators from a verified snapshot.
 
-    Parameters
-    ----------
-    snapshot : Path
-        Folder of verified files.
-    config : transformers.PretrainedConfig
-        The checkpoint's, with transformers' own defaults.
-    directory : Path
-        Gets ``model.onnx`` and ``model.onnx.data``.
-
-    Returns
-    -------
-    (Path, list of Weight)
-        The graph, and the origin of each of its initialisers.
+    `config` is the checkpoint's, with transformers' own defaults. Returns the graph, and the origin of each
+    initialiser.
 
     Raises
     ------

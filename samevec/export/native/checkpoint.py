@@ -36,17 +36,10 @@ class Stored:
 
 
 class Checkpoint:
-    """Tensors by the name of the module's parameter. Use as a context manager: the files stay open within.
+    """Tensors by the name of the module's parameter, as a context manager: the files stay open within.
 
-    Parameters
-    ----------
-    prefix : str
-        The base model's, such as ``"bert."``, which checkpoints may leave out or add.
-
-    Raises
-    ------
-    ExportError
-        A file cannot be read, or two hold a tensor of the same name.
+    `prefix` is the base model's, such as ``"bert."``, which checkpoints may leave out or add. ExportError if a file
+    cannot be read, or two hold a tensor of the same name.
     """
 
     def __init__(self, paths: Sequence[Path], *, prefix: str = "") -> None:

@@ -37,24 +37,15 @@ _MOST_HEAD, _MOST_GROUP = 128, 32
 class Weight:
     """The origin of an initialiser of the graph.
 
-    Attributes
-    ----------
-    transformation : str
-        ``"as stored"``, ``"widened"`` to float32, ``"panels"``, ``"concatenated"``, ``"concatenated panels"``,
-        ``"computed: rotary table"`` or ``"constant"``.
-    sources : tuple of str
-        Tensors of the checkpoint, in the order they were put together.
-    table : (float, int, int, int) or None
-        Of a rotary table: base, head size, positions, and 0 for cosines or 1 for sines.
-    value : int or None
-        Of a constant.
+    The transformation is ``"as stored"``, ``"widened"`` to float32, ``"panels"``, ``"concatenated"``, ``"concatenated
+    panels"``, ``"computed: rotary table"`` or ``"constant"``.
     """
 
     name: str
     transformation: str
-    sources: tuple[str, ...]
-    table: tuple[float, int, int, int] | None = None
-    value: int | None = None
+    sources: tuple[str, ...]  # tensors of the checkpoint, in the order they were put together
+    table: tuple[float, int, int, int] | None = None  # rotary: base, head size, positions, 0 cosines or 1 sines
+    value: int | None = None  # of a constant
 
 
 class GraphBuilder:
@@ -75,16 +66,9 @@ class GraphBuilder:
     def node(
         self, op_type: str, *inputs: str, name: str, n_outputs: int = 1, domain: str = DOMAIN, **given: Any
     ) -> Any:
-        """Add a node; return the name of its output, or of each output.
+        """Add a node with attributes; return the name of its output, or of each output.
 
-        Parameters
-        ----------
-        *inputs : str
-            Values it reads; an empty name leaves an input out.
-        name : str
-            Of the node, and of its output; further outputs have its name with ``.1`` and so on.
-        **given
-            Attributes.
+        An empty input name leaves that input out. The first output has the node's name, others add ``.1`` and so on.
         """
         outputs = [name, *(f"{name}.{i}" for i in range(1, n_outputs))]
         self._nodes.append(helper.make_node(op_type, list(inputs), outputs, name=name, domain=domain, **given))
@@ -207,14 +191,8 @@ def require_covered(
 ) -> None:
     """Refuse a checkpoint that the operators do not compute, with an ExportError that names everything not covered.
 
-    Parameters
-    ----------
-    conditions : mapping of str to bool
-        Features that are not covered, and whether the checkpoint is free of them.
-    group : int
-        Query heads that share a key head.
-    widths : mapping of str to int
-        Sizes that must be multiples of 32.
+    `conditions` has features that are not covered, and whether the checkpoint is free of them; `group` is the query
+    heads to a key head; `widths` must be multiples of 32.
     """
     refused = [words for words, is_free in conditions.items() if not is_free]
     if head_dim % PANEL_COLUMNS or not 0 < head_dim <= _MOST_HEAD:

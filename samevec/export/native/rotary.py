@@ -45,13 +45,7 @@ def inverse_frequencies(theta: float, head_dim: int) -> NDArray[np.float32]:
 
 
 def cosine_and_sine(angles: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return cosine and sine of float32 angles of 0 or more, by additions and products alone.
-
-    Raises
-    ------
-    ExportError
-        An angle is beyond 2^20 right angles.
-    """
+    """Return cosine and sine of float32 angles >= 0 without libm; ExportError beyond 2^20 right angles."""
     wide = angles.astype(np.float64)
     n_half_pis = (wide * _PER_HALF_PI + _TO_INTEGER) - _TO_INTEGER
     if n_half_pis.size and n_half_pis.max() >= _MOST_HALF_PIS:

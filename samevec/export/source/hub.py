@@ -77,27 +77,12 @@ class Hub:
             return hashlib.sha256((Path(directory) / path).read_bytes()).hexdigest()
 
     def download(
-        self,
-        repo: str,
-        revision: str,
-        path: str,
-        directory: Path,
-        *,
-        on_bytes: Callable[[float], None] | None = None,
+        self, repo: str, revision: str, path: str, directory: Path, *, on_bytes: Callable[[float], None] | None = None
     ) -> None:
-        """Download one file into ``directory/path``, resuming an earlier attempt.
+        """Download one file into ``directory/path``, resuming an earlier attempt; SourceError if it is not available.
 
-        Parameters
-        ----------
-        directory : Path
-            Also holds huggingface_hub's notes and partial files, in ``.cache``.
-        on_bytes : callable, optional
-            Called, perhaps from another thread, with the number of bytes that arrived since the last call.
-
-        Raises
-        ------
-        SourceError
-            The file is not available; the message says what to do.
+        The directory also gets huggingface_hub's notes and partial files, in ``.cache``. `on_bytes` is called, perhaps
+        from another thread, with the number of bytes that arrived since the last call.
         """
         with (
             _hub_errors(repo, revision, path, other_way=_OR_FROM) as hub,

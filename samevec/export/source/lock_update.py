@@ -32,21 +32,10 @@ _NEEDED = re.compile(
 
 
 def update_lock(path: Path, name: str, revision: str, *, hub: HubFiles) -> list[str]:
-    """Pin another revision of a model: ask the hub for its files and rewrite the lock, without its comments.
+    """Pin another revision, a full commit, of a model: rewrite its files in the lock by one rename, without comments.
 
-    Parameters
-    ----------
-    path : Path
-        The lock; replaced by one rename, and only if something changes.
-    name : str
-        The entry; its other facts, golden values among them, stay: export and parity check them.
-    revision : str
-        40 hex digits of a commit.
-
-    Returns
-    -------
-    list of str
-        Changes, such as ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``.
+    The entry's other facts, golden values among them, stay: export and parity check them. Returns the changes, such as
+    ``"config.json: b5bf1f51fc45 (727 bytes) -> ..."``; without any, the lock stays as it is.
 
     Raises
     ------

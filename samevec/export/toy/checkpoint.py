@@ -116,17 +116,9 @@ _EMBEDDER_SEED, _RERANKER_SEED = 20250607, 20250608
 
 
 def build_toy(name: str, directory: Path) -> None:
-    """Write the complete snapshot folder of a toy model, with the same bytes on every machine.
+    """Write the complete snapshot folder of a toy model; SourceMissingError if the package builds none of this name.
 
-    Parameters
-    ----------
-    directory : Path
-        Created if absent; files of the same names are replaced.
-
-    Raises
-    ------
-    SourceMissingError
-        The package builds no toy of this name.
+    The bytes are the same on every machine; files of the same names are replaced.
     """
     builders = {TOY_EMBEDDER: _build_embedder, TOY_RERANKER: _build_reranker}
     if name not in builders:

@@ -48,10 +48,7 @@ _HEADER = """\
 _END, _CLS, _SEP = 256, 257, 258
 
 _QUERIES = ("What is the capital of China?", "Explain gravity")
-_DOCUMENTS = (
-    "The capital of China is Beijing.",
-    "Gravity is a force that attracts two bodies towards each other.",
-)
+_DOCUMENTS = ("The capital of China is Beijing.", "Gravity is a force that attracts two bodies towards each other.")
 # Measured with sentence-transformers 5.7.0, torch 2.13.0 in float32, one text at a time, rounded as a model card would:
 # tests/model/test_toy_reference.py measures them again.
 _COSINES = ((0.5431, 0.5085), (0.5288, 0.4880))

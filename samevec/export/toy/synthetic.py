@@ -62,13 +62,8 @@ def _exponent(fan_in: int, boost: int = 0) -> int:
 def qwen3_tensors(config: Mapping[str, Any], *, boosts: Mapping[str, int] | None = None) -> list[TensorSpec]:
     """Return the tensors of a Qwen3 text encoder, sorted by name, as in checkpoints: no prefix, no ``lm_head``.
 
-    Parameters
-    ----------
-    config : mapping
-        The checkpoint's ``config.json``.
-    boosts : mapping of str to int, optional
-        Powers of two by which tensors are scaled up, by the last one or two parts of a name, such as
-        ``{"o_proj": 1, "mlp.Wo": 1}``.
+    `config` is the checkpoint's ``config.json``. `boosts` has powers of two by which tensors are scaled up, by the last
+    one or two parts of a name, such as ``{"o_proj": 1, "mlp.Wo": 1}``.
     """
     extra = dict(boosts or {})
     hidden, head, inner = config["hidden_size"], config["head_dim"], config["intermediate_size"]
@@ -165,22 +160,12 @@ def _norm(name: str, width: int, dtype: _Dtype) -> TensorSpec:
 
 
 def write_tensors(
-    path: Path,
-    specs: Sequence[TensorSpec],
-    *,
-    seed: int,
-    on_bytes: Callable[[int], None] | None = None,
+    path: Path, specs: Sequence[TensorSpec], *, seed: int, on_bytes: Callable[[int], None] | None = None
 ) -> tuple[int, str]:
-    """Write a safetensors file of seeded tensors in chunks; return its size in bytes and its sha256.
+    """Write a safetensors file of seeded tensors in chunks, in the order of `specs`; return its size and sha256.
 
-    Parameters
-    ----------
-    specs : sequence of TensorSpec
-        Written in this order.
-    seed : int
-        Of the PCG64 stream; same seed and specs, same bytes.
-    on_bytes : callable, optional
-        Called with the number of bytes written since the last call.
+    Same seed (of the PCG64 stream) and specs, same bytes. `on_bytes` gets the number of bytes written since the last
+    call.
     """
     digest, size_bytes = hashlib.sha256(), 0
     stream = np.random.PCG64(seed)

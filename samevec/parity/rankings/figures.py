@@ -170,17 +170,12 @@ def decided_share(order: Sequence[int], costs: NDArray[np.float64], allowance: N
 class RankingRun:
     """The rankings of one way to compute them, beside the reference's.
 
-    Attributes
-    ----------
-    name : str
-        ``default`` (one call), ``shuffled`` (in other batches) or ``stored`` (the candidate's queries against PyTorch's
-        document vectors, as in a store whose backend changes).
-    changes : tuple of OrderChange
-        One a query.
+    ``default`` is one call, ``shuffled`` other batches, ``stored`` the candidate's queries against PyTorch's document
+    vectors, as in a store whose backend changes.
     """
 
     name: str
-    changes: tuple[OrderChange, ...]
+    changes: tuple[OrderChange, ...]  # one a query
     quality: Quality
 
     @property
@@ -230,31 +225,17 @@ class RankingRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rankings:
-    """The findings of the ranking check.
-
-    Attributes
-    ----------
-    n_queries, n_items, top : int
-        Queries, items ranked for each, and items compared.
-    search : str
-        The cost they were ranked by.
-    decided : float
-        Share of the reference's pairs of results that are no near ties, among which order changes fail.
-    runs : tuple of RankingRun
-        Empty when nothing could be computed.
-    failures, notes, not_measured : tuple of str
-        One sentence each.
-    """
+    """The findings of the ranking check; one sentence for each failure, note and gap."""
 
     task: str
     fixture_digest: str
     n_queries: int
-    n_items: int
-    top: int
-    search: str = ""
-    decided: float = 0.0
+    n_items: int  # ranked for each query
+    top: int  # items compared
+    search: str = ""  # the cost they were ranked by
+    decided: float = 0.0  # share of the reference's pairs of results that are no near ties: only those can fail
     reference_quality: Quality | None = None
-    runs: tuple[RankingRun, ...] = ()
+    runs: tuple[RankingRun, ...] = ()  # empty when nothing could be computed
     failures: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_measured: tuple[str, ...] = ()

@@ -258,19 +258,9 @@ def builtin_fixture() -> RetrievalFixture:
 
 
 def fixture_cases(fixture: RetrievalFixture, task: str, *, prompts: Collection[str] = ()) -> CaseSet:
-    """Return the texts or pairs of a fixture as cases.
+    """Return a fixture as cases: every query, then every document, or each query's candidates for task ``"rerank"``.
 
-    Parameters
-    ----------
-    task : str
-        ``"embed"`` or ``"rerank"``.
-    prompts : collection of str
-        Names of the model's prompts; ``query`` and ``document`` are used if among them.
-
-    Returns
-    -------
-    CaseSet
-        For an embedder every query, then every document; for a reranker each query with its candidates, in order.
+    `prompts` has the names of the model's prompts; ``query`` and ``document`` are used if among them.
     """
     if task == "rerank":
         pairs = [

@@ -24,15 +24,8 @@ PAGE_NAME, _RECORD = "index.html", "report.json"
 def report_record(models: Sequence[dict[str, Any]], *, created_at: str, reference: str = "stored") -> dict[str, Any]:
     """Return the record in ``report.json``, from which page and JUnit file are made.
 
-    Parameters
-    ----------
-    models : sequence of dict
-        Records of verdicts (:meth:`samevec.parity.verdict.Verdict.to_dict`), each with ``binding``, and with
-        ``live_toolchain`` and ``baseline_verdict`` where PyTorch was computed again.
-    created_at : str
-        ISO 8601 in UTC.
-    reference : str
-        ``"stored"`` or ``"live"``.
+    `models` are records of verdicts (:meth:`samevec.parity.verdict.Verdict.to_dict`), each with ``binding``, and with
+    ``live_toolchain`` and ``baseline_verdict`` if `reference` is ``"live"``; `created_at` is ISO 8601 in UTC.
     """
     return {
         "report_version": REPORT_VERSION,

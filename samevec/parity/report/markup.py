@@ -28,14 +28,9 @@ def _escape(char: str) -> str:
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Markup:
-    """Return an element.
+    """Return an element; children that are no markup are escaped, None is left out.
 
-    Parameters
-    ----------
-    *children : object
-        Markup as it is, anything else as escaped text; None is left out.
-    **attributes : object
-        ``class_`` for ``class``, ``aria_label`` for ``aria-label``; None is left out.
+    Attributes are named ``class_`` for ``class`` and ``aria_label`` for ``aria-label``; those of None are left out.
     """
     written = joined(_attribute(key, value) for key, value in attributes.items() if value is not None)
     return Markup(f"<{name}{written}>{joined(children)}</{name}>")  # noqa: S704  # every part is escaped

@@ -16,13 +16,7 @@ __all__ = ["moved_lines", "read_older"]
 
 
 def read_older(path: Path) -> list[dict[str, Any]]:
-    """Read the verdict records of a report, of the output of ``samevec parity --json``, or of a receipt.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or is none of these.
-    """
+    """Read the verdict records of a report, of ``samevec parity --json`` or of a receipt; ConfigError if it is none."""
     try:
         record = json.loads(path.read_bytes())
         if isinstance(record, dict) and "summary" in record:  # a receipt

@@ -124,12 +124,8 @@ def _legend(series: Sequence[str], *, failing: bool) -> Markup:
 def ratio_plot(edges: Sequence[float], counts: Sequence[int], *, title: str) -> Markup:
     """Draw how many components have which share of their allowance as error; both axes logarithmic.
 
-    Parameters
-    ----------
-    edges : sequence of float
-        Ascending and positive; 1, the tolerance line, among them.
-    counts : sequence of int
-        One more than edges: below the first (exact zeros too), between them, at the last and above (not finite too).
+    `edges` are ascending and positive, 1, the tolerance line, among them. `counts` are one more: below the first (exact
+    zeros too), between them, at the last and above (not finite too).
     """
     outside = sum(count for edge, count in zip(edges, counts[1:], strict=True) if edge >= 1)
     total = sum(counts)
@@ -228,12 +224,7 @@ def _axis_title(words: str) -> Markup:
 
 def _figure(title: str, described: str, parts: Iterable[Markup | None]) -> Markup:
     frame = element(
-        "rect",
-        class_="frame",
-        x=_LEFT,
-        y=_TOP,
-        width=_WIDTH - _LEFT - _RIGHT,
-        height=_HEIGHT - _TOP - _BOTTOM,
+        "rect", class_="frame", x=_LEFT, y=_TOP, width=_WIDTH - _LEFT - _RIGHT, height=_HEIGHT - _TOP - _BOTTOM
     )
     return element(
         "svg",

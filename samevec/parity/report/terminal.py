@@ -50,13 +50,7 @@ def failure_lines(verdict: Verdict, *, most: int | None = SHOWN_FAILURES) -> lis
 
 
 def plain_lines(verdict: Verdict, *, most_failures: int | None = None) -> list[str]:
-    """Render a verdict as plain lines with aligned columns, then its rankings, failures and notes in words.
-
-    Parameters
-    ----------
-    most_failures : int, optional
-        See :func:`failure_lines`.
-    """
+    """Render a verdict as plain lines with aligned columns, then its rankings, failures and notes in words."""
     rows = [_headings(verdict), *([text for text, _ in row] for row in _rows(verdict))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
