@@ -150,3 +150,18 @@ def test_constraints_are_normalised_sorted_and_without_addresses() -> None:
         names.append(match[1])
     assert names == sorted(names)
     assert not re.search(r"://|@|^-", "\n".join(pins), re.MULTILINE)
+
+
+def test_every_module_that_a_document_names_exists() -> None:
+    absent = [
+        (page.name, name)
+        for page in MARKDOWN
+        for name in re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.py)`", page.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists() and not (ROOT / "samevec" / name).exists()
+    ]
+    assert absent == []
+
+
+def test_the_architecture_is_a_page_and_the_readme_is_short() -> None:
+    lines = {name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in ("ARCHITECTURE.md", "README.md")}
+    assert max(lines.values()) <= 120, lines
