@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Verdict
     from samevec.progress import Progress
-    from samevec.runtime.embedder import Embedder
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
 
 __all__ = ["LiveReference", "compute_live", "require_torch"]
 
@@ -32,12 +31,12 @@ class LiveReference:
     ----------
     rows : Reference
         Of the built-in cases, one at a time.
-    model : Embedder or Reranker
+    model : Model
         PyTorch itself behind the objects that serve, so that it can be run in company.
     """
 
     rows: Reference
-    model: Embedder | Reranker
+    model: Model
 
     def baseline(self, stored: Reference, candidate: Candidate, *, tolerance: Tolerance, progress: Progress) -> Verdict:
         """Compare PyTorch in the quick groupings, once each, with the stored reference: what batching alone moves.
