@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samevec.errors import ConfigError
 from samevec.gate import open_proved
 from samevec.hints import Commands
 from samevec.lock import load_lock
-from samevec.runtime.embedder import Embedder
-from samevec.runtime.reranker import Reranker
 from samevec.settings import default_home
+
+if TYPE_CHECKING:
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.model import Model
+    from samevec.runtime.reranker import Reranker
 
 __all__ = ["load_embedder", "load_reranker"]
 
@@ -51,7 +55,7 @@ def load_embedder(
         The graph cannot be loaded here.
     """
     model = _load(name, "embed", profile=profile, home=home, lock=lock)
-    assert isinstance(model, Embedder)  # noqa: S101  build_model goes by the task checked above
+    assert model.task == "embed"  # noqa: S101  build_model goes by the task checked above
     return model
 
 
@@ -64,13 +68,11 @@ def load_reranker(
 ) -> Reranker:
     """Load an exported reranking model whose parity was proved on this machine; see :func:`load_embedder`."""
     model = _load(name, "rerank", profile=profile, home=home, lock=lock)
-    assert isinstance(model, Reranker)  # noqa: S101  build_model goes by the task checked above
+    assert model.task == "rerank"  # noqa: S101  build_model goes by the task checked above
     return model
 
 
-def _load(
-    name: str, task: str, *, profile: str, home: str | Path | None, lock: str | Path | None
-) -> Embedder | Reranker:
+def _load(name: str, task: str, *, profile: str, home: str | Path | None, lock: str | Path | None) -> Model:
     loaded = load_lock(lock)
     entry = loaded.model(name)
     if entry.task != task:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from samevec.parity.probe import Probe
     from samevec.parity.receipt import Receipt
     from samevec.runtime.batching.cost import CostModel
+    from samevec.runtime.model import Model
     from samevec.runtime.providers.profiles import Profile
     from samevec.runtime.sessions.base import Session
 
@@ -72,14 +73,14 @@ class Candidate(Located):
 
     Attributes
     ----------
-    model : Embedder or Reranker
+    model : Model
     receipt : Receipt or None
         By which its gate was open; None where no gate was asked.
     probe : Probe or None
         What the model was asked before it was given out; None where no gate was asked.
     """
 
-    model: Embedder | Reranker
+    model: Model
     receipt: Receipt | None = None
     probe: Probe | None = None
 
@@ -233,7 +234,7 @@ def build_model(
     max_rows: int | None = None,
     overlapping: bool = False,
     costs: Mapping[str, CostModel] = COSTS,
-) -> Embedder | Reranker:
+) -> Model:
     """Put a session, its tokenizer and its limits together.
 
     Parameters

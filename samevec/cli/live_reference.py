@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Verdict
     from samevec.progress import Progress
-    from samevec.runtime.embedder import Embedder
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
 
 __all__ = ["LiveReference", "compute_live", "require_torch"]
 
@@ -29,7 +28,7 @@ class LiveReference:
     """PyTorch's numbers as this machine computes them now."""
 
     rows: Reference  # of the built-in cases, one at a time
-    model: Embedder | Reranker  # PyTorch itself as a model, to run in batches
+    model: Model  # PyTorch itself as a model, to run in batches
 
     def baseline(self, stored: Reference, candidate: Candidate, *, tolerance: Tolerance, progress: Progress) -> Verdict:
         """Compare PyTorch in the quick groupings with the stored reference: the effect of batching alone.

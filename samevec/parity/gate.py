@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import Cell, GroupingRun
     from samevec.progress import Progress
-    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.model import Model
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.reranker import Reranker
 
 __all__ = ["QUICK_REPEATS", "REPEATS", "run_gate"]
 
@@ -57,7 +56,7 @@ QUICK_REPEATS = 2
 
 
 def run_gate(
-    model: Embedder | Reranker,
+    model: Model,
     reference: Reference,
     *,
     tolerance: Tolerance,
@@ -75,7 +74,7 @@ def run_gate(
 
     Parameters
     ----------
-    model : Embedder or Reranker
+    model : Model
         The candidate, through the very objects that serve. PyTorch itself may be one (``TorchSession``): then bits are
         reported and not required, whatever the profile says.
     reference : Reference
@@ -153,7 +152,7 @@ def run_gate(
 
 
 def _matrix(
-    model: Embedder | Reranker,
+    model: Model,
     reference: Reference,
     cases: CaseSet,
     *,
@@ -291,14 +290,14 @@ def _gaps(
     )
 
 
-def _require_same_subject(model: Embedder | Reranker, reference: Reference, cases: CaseSet, fix: str) -> None:
+def _require_same_subject(model: Model, reference: Reference, cases: CaseSet, fix: str) -> None:
     if reference.lock_entry_digest != model.entry.digest:
         raise ReferenceMissingError(f"{model.name}: the reference was captured for another lock entry", fix=fix)
     if reference.case_set_digest != cases.digest or len(reference) != len(cases):
         raise ReferenceMissingError(f"{model.name}: the reference was captured for another case set", fix=fix)
 
 
-def _provider_failures(model: Embedder | Reranker, profile: Profile) -> tuple[str, ...]:
+def _provider_failures(model: Model, profile: Profile) -> tuple[str, ...]:
     """Compare what the session says it computes with; its values may be right and the receipt would be about another.
 
     PyTorch itself, as the baseline, runs under no profile.
@@ -316,7 +315,7 @@ def _rows_of(reference: Reference, positions: Sequence[int]) -> Reference:
     return replace(reference, ids=ids, raw=reference.raw[chosen], final=reference.final[chosen])
 
 
-def _is_torch(model: Embedder | Reranker) -> bool:
+def _is_torch(model: Model) -> bool:
     return isinstance(model.engine.session, TorchSession)
 
 

@@ -11,13 +11,14 @@ from samevec.errors import InferenceError, InputError, LockError
 from samevec.lock import load_lock
 from samevec.parity.compare import compare, compare_ids
 from samevec.parity.verdict import Cell
-from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from samevec.lock import LockedModel
     from samevec.parity.compare import Comparison
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.model import Model
     from samevec.runtime.reranker import Reranker
 
 __all__ = ["COSINE_ALLOWANCE", "LOGIT_ALLOWANCE", "golden_cells", "has_card_values", "is_published"]
@@ -58,12 +59,12 @@ def has_card_values(entry: LockedModel) -> bool:
     return entry.golden.cosines is not None or bool(entry.golden.pairs) or bool(entry.golden.tokens)
 
 
-def golden_cells(model: Embedder | Reranker) -> tuple[Cell, ...]:
+def golden_cells(model: Model) -> tuple[Cell, ...]:
     """Compare a model with the values the lock states for it.
 
     Parameters
     ----------
-    model : Embedder or Reranker
+    model : Model
         With the published weights.
 
     Returns
@@ -76,9 +77,9 @@ def golden_cells(model: Embedder | Reranker) -> tuple[Cell, ...]:
     cells = []
     if _stated_ids(model):
         cells.append(_cell("ids", lambda: _compare_token_ids(model), None))
-    if isinstance(model, Embedder) and model.entry.golden.cosines is not None:
+    if model.task == "embed" and model.entry.golden.cosines is not None:
         cells.append(_cell("cosines", lambda: _compare_cosines(model), COSINE_ALLOWANCE))
-    if not isinstance(model, Embedder) and model.entry.golden.pairs:
+    if model.task == "rerank" and model.entry.golden.pairs:
         cells.append(_cell("logits", lambda: _compare_logits(model), LOGIT_ALLOWANCE))
     return tuple(cells)
 
@@ -93,16 +94,16 @@ def _cell(grouping: str, measure: Callable[[], Comparison], atol: float | None) 
         )
 
 
-def _stated_ids(model: Embedder | Reranker) -> list[Sequence[int]]:
+def _stated_ids(model: Model) -> list[Sequence[int]]:
     golden = model.entry.golden
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         return [item.ids for item in golden.tokens]
     return [pair.ids for pair in golden.pairs if pair.ids is not None]
 
 
-def _compare_token_ids(model: Embedder | Reranker) -> Comparison:
+def _compare_token_ids(model: Model) -> Comparison:
     golden = model.entry.golden
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         rows = [model.tokenize([item.text], prompt=item.prompt)[0] for item in golden.tokens]
     else:
         rows = model.tokenize([(pair.query, pair.document) for pair in golden.pairs if pair.ids is not None])

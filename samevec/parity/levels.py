@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from samevec.runtime.embedder import Embedder
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from samevec.parity.reference.file import Reference
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.model import Model
 
 __all__ = ["PREFIX_DIMENSIONS", "Level", "levels_of", "prefix_dimensions"]
 
@@ -41,7 +41,7 @@ class Level:
     finish: Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
-def levels_of(model: Embedder | Reranker, reference: Reference) -> list[Level]:
+def levels_of(model: Model, reference: Reference) -> list[Level]:
     """Return the levels of a model's task, the raw one first.
 
     A prefix is compared as OpenAI's rule gives it (``prefix``: scaled to unit length again) and as the ``truncate_dim``
@@ -49,11 +49,11 @@ def levels_of(model: Embedder | Reranker, reference: Reference) -> list[Level]:
 
     Parameters
     ----------
-    model : Embedder or Reranker
+    model : Model
         Its own ``finish`` is what the candidate's values go through.
     reference : Reference
     """
-    if not isinstance(model, Embedder):
+    if model.task == "rerank":
         return [
             Level("logits", reference.raw, lambda raw: raw),
             Level("scores", reference.final, model.finish),

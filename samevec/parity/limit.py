@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from samevec.digest import digest_json
 from samevec.errors import InputError, InputTooLongError
 from samevec.parity.cases.texts import letters
 from samevec.parity.compare import Comparison
 from samevec.parity.verdict import Cell
-from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
     from samevec.runtime.rows import TokenRow
 
 __all__ = ["LIMIT_QUERY", "LimitCase", "ids_digest", "limit_cell"]
@@ -48,7 +47,7 @@ def ids_digest(ids: Sequence[int]) -> str:
     return digest_json(list(ids))
 
 
-def limit_cell(model: Embedder | Reranker, cases: Sequence[LimitCase]) -> Cell:
+def limit_cell(model: Model, cases: Sequence[LimitCase]) -> Cell:
     """Check that texts, and ids as callers send them, are cut and refused exactly at the lock's limit.
 
     Returns
@@ -70,7 +69,7 @@ def limit_cell(model: Embedder | Reranker, cases: Sequence[LimitCase]) -> Cell:
     return Cell(level="ids", grouping="limit", comparison=comparison)
 
 
-def _problems(model: Embedder | Reranker, case: LimitCase, text: str) -> Iterator[str]:
+def _problems(model: Model, case: LimitCase, text: str) -> Iterator[str]:
     limit = model.entry.max_tokens
     fits = case.n_tokens <= limit
     outcome = f"must be {'taken' if fits else 'refused'}: the limit is {limit}"
@@ -81,17 +80,13 @@ def _problems(model: Embedder | Reranker, case: LimitCase, text: str) -> Iterato
         yield f"a text of {case.n_tokens} tokens gives {row.n_tokens} ids, which are not {expected}"
     if _taken(lambda: _tokenize(model, text, truncate=False)) != fits:
         yield f"a text of {case.n_tokens} tokens that may not be cut {outcome}"
-    if (
-        isinstance(model, Embedder)
-        and _taken(lambda: model.tokenizer.rows_from_ids([row.ids[-1:] * case.n_tokens])) != fits
-    ):
+    if model.task == "embed" and _taken(lambda: model.tokenizer.rows_from_ids([row.ids[-1:] * case.n_tokens])) != fits:
         yield f"{case.n_tokens} token ids {outcome}"
 
 
-def _tokenize(model: Embedder | Reranker, text: str, *, truncate: bool) -> list[TokenRow]:
-    if isinstance(model, Embedder):
-        return model.tokenize([text], truncate=truncate)
-    return model.tokenize([(LIMIT_QUERY, text)], truncate=truncate)
+def _tokenize(model: Model, text: str, *, truncate: bool) -> list[TokenRow]:
+    items: list[Any] = [text if model.task == "embed" else (LIMIT_QUERY, text)]
+    return model.tokenize(items, truncate=truncate)
 
 
 def _taken(tokenize: Callable[[], object]) -> bool:

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import GroupingRun
     from samevec.progress import Progress
-    from samevec.runtime.embedder import Embedder
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
     from samevec.runtime.rows import TokenRow
 
 __all__ = ["Matrix"]
@@ -55,7 +54,7 @@ class Matrix:
 
     Attributes
     ----------
-    model : Embedder or Reranker
+    model : Model
     reference : Reference
         Of `cases`.
     cases : CaseSet
@@ -76,7 +75,7 @@ class Matrix:
         See :class:`samevec.parity.verdict.Verdict`; filled while it runs.
     """
 
-    model: Embedder | Reranker
+    model: Model
     reference: Reference
     cases: CaseSet
     numbers: tuple[int, ...]

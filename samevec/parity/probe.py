@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from samevec.digest import array_digest
 from samevec.errors import NonFiniteOutputError, ParityFailedError
 from samevec.machine import cpu_name
 from samevec.parity.compare import compare
-from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from samevec.parity.answers import Answers
     from samevec.parity.cases.builtin import CaseSet
     from samevec.parity.reference.file import Reference
+    from samevec.runtime.model import Model
     from samevec.runtime.reranker import Reranker
-
-    Model: TypeAlias = "Embedder | Reranker"
 
 __all__ = ["PROBE_TOKENS", "Probe", "ProbeCall", "require_probe"]
 
@@ -178,10 +176,10 @@ def _ask(model: Model, call: ProbeCall) -> NDArray[np.float32]:
     """Make a call as callers do."""
     if call.over_seam:
         model = replace(model, tokenizer=replace(model.tokenizer, call_characters=_SEAM_CHARACTERS))
-    if call.ranked and not isinstance(model, Embedder):
+    if call.ranked and model.task == "rerank":
         return _ask_ranking(model, call)
     options: dict[str, Any] = {"max_tokens": call.max_tokens, "batch_size": call.batch_size}
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         vectors: NDArray[np.float32] = model.encode(
             call.items, prompt=call.prompt, dimensions=call.dimensions, normalize=not call.raw, **options
         )

@@ -19,7 +19,6 @@ from samevec.parity.compare import compare
 from samevec.parity.recorder import Recorder
 from samevec.parity.reference.file import SweepReference
 from samevec.parity.verdict import Cell, GroupingRun
-from samevec.runtime.embedder import Embedder
 from samevec.runtime.rows import TokenRow
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from samevec.lock import Tolerance
     from samevec.parity.limit import LimitCase
     from samevec.progress import Progress
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
 
     Call = tuple[int, ...]
 
@@ -115,14 +114,12 @@ def _octaves(longest_tokens: int, stream: random.Random) -> list[list[int]]:
     return octaves
 
 
-def capture_sweep(
-    model: Embedder | Reranker, plan: SweepPlan, *, limit: tuple[LimitCase, ...], progress: Progress
-) -> SweepReference:
+def capture_sweep(model: Model, plan: SweepPlan, *, limit: tuple[LimitCase, ...], progress: Progress) -> SweepReference:
     """Draw token ids for the rows of a plan and compute each row alone.
 
     Parameters
     ----------
-    model : Embedder or Reranker
+    model : Model
         Around a :class:`samevec.parity.reference.torch_session.TorchSession`, not yet patched for the export.
     plan : SweepPlan
     limit : tuple of LimitCase
@@ -154,7 +151,7 @@ class Sweep:
 
     Attributes
     ----------
-    model : Embedder or Reranker
+    model : Model
     plan : SweepPlan
     reference : SweepReference
         Of the plan's rows.
@@ -168,7 +165,7 @@ class Sweep:
         How each grouping ran; filled likewise.
     """
 
-    model: Embedder | Reranker
+    model: Model
     plan: SweepPlan
     reference: SweepReference
     tolerance: Tolerance
@@ -256,7 +253,7 @@ class Sweep:
 
     @property
     def _level(self) -> str:
-        return "raw" if isinstance(self.model, Embedder) else "logits"
+        return "raw" if self.model.task == "embed" else "logits"
 
     def _moved(self, members: Sequence[int], numbers: Sequence[int], found: NDArray[np.float32]) -> tuple[int, ...]:
         """Return the numbers of rows that have other bits than alone, which is how each ran first."""

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from samevec.runtime.embedder import Embedder
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from samevec.parity.cases.builtin import CaseSet, PairCase, TextCase
-    from samevec.runtime.reranker import Reranker
+    from samevec.runtime.model import Model
     from samevec.runtime.rows import TokenRow
 
 __all__ = ["tokenize_cases"]
 
 
-def tokenize_cases(model: Embedder | Reranker, case_set: CaseSet, *, together: bool = True) -> list[TokenRow]:
+def tokenize_cases(model: Model, case_set: CaseSet, *, together: bool = True) -> list[TokenRow]:
     """Return the candidate's token rows of the cases.
 
     Parameters
     ----------
-    model : Embedder or Reranker
+    model : Model
     case_set : CaseSet
     together : bool
         Hand over all cases with equal settings in one call; False makes a call for each case.
@@ -46,8 +44,8 @@ def tokenize_cases(model: Embedder | Reranker, case_set: CaseSet, *, together: b
     return [rows[i] for i in range(len(case_set))]
 
 
-def _tokenize(model: Embedder | Reranker, cases: Sequence[TextCase | PairCase]) -> list[TokenRow]:
-    if isinstance(model, Embedder):
+def _tokenize(model: Model, cases: Sequence[TextCase | PairCase]) -> list[TokenRow]:
+    if model.task == "embed":
         texts = cast("Sequence[TextCase]", cases)
         first = texts[0]
         return model.tokenize([case.text for case in texts], prompt=first.prompt, max_tokens=first.max_tokens)

@@ -1,13 +1,48 @@
-"""Checks of option values that every way in shares."""
+"""Checks that every way shares: of option values on the way in, of rows on the way out."""
 
 from __future__ import annotations
 
 import operator
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
-from samevec.errors import InputError
+import numpy as np
 
-__all__ = ["whole_number"]
+from samevec.errors import InputError, NonFiniteOutputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["require_usable", "usable_rows", "whole_number"]
+
+
+def usable_rows(rows: NDArray[np.float32], *, may_be_zero: bool) -> NDArray[np.bool_]:
+    """Return which rows are finite, and not all zero where they may not be.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (n_rows, width)
+    may_be_zero : bool
+        A logit may; a vector has no direction then.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_rows,)
+    """
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+    return finite if may_be_zero else np.asarray(finite & rows.any(axis=1))
+
+
+def require_usable(rows: NDArray[np.float32], *, may_be_zero: bool) -> None:
+    """Refuse rows that are not usable, see :func:`usable_rows`.
+
+    Raises
+    ------
+    NonFiniteOutputError
+        With the positions of the rows at fault.
+    """
+    bad = np.flatnonzero(~usable_rows(rows, may_be_zero=may_be_zero))
+    if bad.size:
+        raise NonFiniteOutputError(bad.tolist(), what="not finite" if may_be_zero else "zero or not finite")
 
 
 def whole_number(value: object, *, field: str, least: int = 1, most: int | None = None) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, overload
 
 from samevec.digest import array_digest
-from samevec.errors import EmptyInputError, InputError
+from samevec.errors import InputError
 from samevec.runtime.batching.plan import require_policy
 from samevec.runtime.checks import whole_number
+from samevec.runtime.model import ModelBase
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
@@ -17,46 +18,24 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from samevec.lock import LockedModel
     from samevec.runtime.batching.plan import Policy
-    from samevec.runtime.cancel import CancelToken
-    from samevec.runtime.engine import Engine, RunRecorder
     from samevec.runtime.rows import TokenRow
-    from samevec.runtime.tokenization import Tokenizer
 
 __all__ = ["Embedder"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Embedder:
-    """An embedding model ready to compute; safe to share between threads.
+class Embedder(ModelBase):
+    """An embedding model ready to compute; safe to share between threads."""
 
-    Attributes
-    ----------
-    entry : LockedModel
-        The pinned facts: prompts, pooling, limits.
-    tokenizer : Tokenizer
-    engine : Engine
-    """
-
-    entry: LockedModel
-    tokenizer: Tokenizer
-    engine: Engine
-
-    @property
-    def name(self) -> str:
-        """The model's name in the lock."""
-        return self.entry.name
+    task: ClassVar[Literal["embed"]] = "embed"
+    _items: ClassVar[str] = "texts"
+    _field: ClassVar[str] = "input"
 
     @property
     def dimensions(self) -> int:
         """Components of a full vector."""
         return self.engine.width
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest text in tokens, special tokens included."""
-        return self.tokenizer.max_tokens
 
     @overload
     def encode(
@@ -169,10 +148,7 @@ class Embedder:
         """Turn texts into token rows, see :meth:`encode` for the parameters."""
         if isinstance(texts, str):
             raise InputError("one string given, a list of texts is needed", field=field)
-        if prompt is not None and prompt not in self.entry.prompts:
-            known = ", ".join(sorted(self.entry.prompts)) or "none"
-            raise InputError(f"{prompt!r} is not a prompt of {self.name} (it has: {known})", field="prompt")
-        prefix = "" if prompt is None else self.entry.prompts[prompt]
+        prefix = self.prompt_text(prompt)
         return self.tokenizer.encode_texts(texts, prompt=prefix, max_tokens=max_tokens, truncate=truncate, field=field)
 
     def validate_dimensions(self, dimensions: int | None) -> None:
@@ -190,35 +166,6 @@ class Embedder:
             whole_number(dimensions, field="dimensions", least=least, most=self.dimensions)
         elif whole_number(dimensions, field="dimensions") != self.dimensions:
             raise InputError(f"{self.name} gives {self.dimensions} dimensions and nothing else", field="dimensions")
-
-    def compute(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-        char_lengths: Sequence[int] | None = None,
-    ) -> NDArray[np.float32]:
-        """Return raw pooled vectors, shape (n_rows, width).
-
-        See :meth:`samevec.runtime.engine.Engine.run_rows`, or with `char_lengths`
-        :meth:`samevec.runtime.engine.Engine.run_native`.
-        """
-        if not rows:
-            raise EmptyInputError("no texts given, at least one is needed", field="input")
-        if char_lengths is not None:
-            return self.engine.run_native(
-                rows, char_lengths, batch_size=batch_size, deadline_s=deadline_s, recorder=recorder
-            )
-        return self.engine.run_rows(
-            rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
-        )
-
-    def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
-        """Return raw pooled vectors of rows computed in one session run."""
-        return self.engine.run_microbatch(rows, cancel=cancel)
 
     def finish(
         self,

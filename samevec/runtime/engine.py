@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from samevec.errors import ItemsFailedError, NonFiniteOutputError, SessionRunError
+from samevec.errors import ItemsFailedError, SessionRunError
 from samevec.machine import give_back_memory
 from samevec.runtime.batching.cost import COSTS, CostModel
 from samevec.runtime.batching.plan import MAX_RUN_TOKENS, NATIVE_ROWS, Plan, plan, plan_native
 from samevec.runtime.cancel import CancelToken
-from samevec.runtime.checks import whole_number
+from samevec.runtime.checks import require_usable, whole_number
 from samevec.runtime.collate import collate, padded_length
 from samevec.runtime.limits import AdaptiveLimit, MemoryGuard, Watch
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from samevec.runtime.rows import TokenRow
     from samevec.runtime.sessions.base import Session
 
-__all__ = ["DEFAULT_ROWS", "Engine", "Outcome", "RunRecorder", "check_finite"]
+__all__ = ["DEFAULT_ROWS", "Engine", "Outcome", "RunRecorder"]
 
 #: Most rows of one microbatch: what sentence-transformers (embedding) and TrueMemory (pairs) use.
 DEFAULT_ROWS = {"embed": 32, "rerank": 64}
@@ -71,7 +71,7 @@ class Outcome:
         """
         if self.errors:
             raise ItemsFailedError(self.errors)
-        check_finite(self.raw)
+        require_usable(self.raw, may_be_zero=True)
         return self.raw
 
 
@@ -406,20 +406,3 @@ def _dedupe(rows: Sequence[TokenRow]) -> tuple[list[int], NDArray[np.int64]]:
             unique.append(i)
         members[i] = slot
     return unique, members
-
-
-def check_finite(raw: NDArray[np.float32]) -> None:
-    """Refuse rows with NaN or infinity.
-
-    Parameters
-    ----------
-    raw : ndarray of float32, shape (n_rows, width)
-
-    Raises
-    ------
-    NonFiniteOutputError
-        With the positions of the rows at fault.
-    """
-    bad = np.flatnonzero(~np.isfinite(raw).all(axis=1))
-    if bad.size:
-        raise NonFiniteOutputError(bad.tolist())

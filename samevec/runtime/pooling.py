@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from samevec.errors import InputError, NativeLibraryError, NonFiniteOutputError
+from samevec.errors import InputError, NativeLibraryError
 from samevec.native.library import load_library
+from samevec.runtime.checks import require_usable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,13 +29,6 @@ def _library() -> NativeLibrary | None:
         return load_library()
     except NativeLibraryError:
         return None
-
-
-def _refuse_unusable(vectors: NDArray[np.float32]) -> None:
-    """Raise with the positions of rows that are zero or not finite, if there are any."""
-    bad = ~np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
-    if bad.any():
-        raise NonFiniteOutputError(np.flatnonzero(bad).tolist(), what="zero or not finite")
 
 
 def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -56,7 +50,7 @@ def l2_normalize(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         A row is zero, or has a value that is not finite.
     """
     vectors = np.ascontiguousarray(vectors)  # numpy sums along the longest strides last: another layout, other bits
-    _refuse_unusable(vectors)
+    require_usable(vectors, may_be_zero=False)
     library = _library()
     return _numpy_unit_norm(vectors) if library is None else library.unit_norm(vectors)
 
@@ -93,7 +87,7 @@ def shorten(
     """
     if not normalize:
         vectors = np.ascontiguousarray(raw[:, :dimensions])
-        _refuse_unusable(vectors)
+        require_usable(vectors, may_be_zero=False)
         return vectors
     if dimensions is None or renormalize:
         return l2_normalize(raw[:, :dimensions])

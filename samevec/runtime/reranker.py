@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from samevec.errors import EmptyInputError, InputError
 from samevec.runtime.batching.plan import require_policy
 from samevec.runtime.checks import whole_number
+from samevec.runtime.model import ModelBase
 from samevec.runtime.pooling import activate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from samevec.lock import LockedModel
     from samevec.runtime.batching.plan import Policy
-    from samevec.runtime.cancel import CancelToken
-    from samevec.runtime.engine import Engine, RunRecorder
     from samevec.runtime.rows import TokenRow
-    from samevec.runtime.tokenization import Tokenizer
 
 __all__ = ["Ranked", "Reranker", "rank_scores"]
 
@@ -52,30 +49,12 @@ def rank_scores(scores: NDArray[np.float32], *, top_n: int | None = None) -> lis
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reranker:
-    """A reranking model ready to compute; safe to share between threads.
+class Reranker(ModelBase):
+    """A reranking model ready to compute; safe to share between threads."""
 
-    Attributes
-    ----------
-    entry : LockedModel
-        The pinned facts: activation, limits.
-    tokenizer : Tokenizer
-    engine : Engine
-    """
-
-    entry: LockedModel
-    tokenizer: Tokenizer
-    engine: Engine
-
-    @property
-    def name(self) -> str:
-        """The model's name in the lock."""
-        return self.entry.name
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest pair in tokens, special tokens included."""
-        return self.tokenizer.max_tokens
+    task: ClassVar[Literal["rerank"]] = "rerank"
+    _items: ClassVar[str] = "pairs"
+    _field: ClassVar[str] = "pairs"
 
     def score(
         self,
@@ -159,35 +138,6 @@ class Reranker:
         return self.tokenizer.encode_pairs(
             pairs, max_tokens=max_tokens, max_document_tokens=max_document_tokens, truncate=truncate, field=field
         )
-
-    def compute(
-        self,
-        rows: Sequence[TokenRow],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        deadline_s: float | None = None,
-        recorder: RunRecorder | None = None,
-        char_lengths: Sequence[int] | None = None,
-    ) -> NDArray[np.float32]:
-        """Return logits, shape (n_rows, 1).
-
-        See :meth:`samevec.runtime.engine.Engine.run_rows`, or with `char_lengths`
-        :meth:`samevec.runtime.engine.Engine.run_native`.
-        """
-        if not rows:
-            raise EmptyInputError("no pairs given, at least one is needed", field="pairs")
-        if char_lengths is not None:
-            return self.engine.run_native(
-                rows, char_lengths, batch_size=batch_size, deadline_s=deadline_s, recorder=recorder
-            )
-        return self.engine.run_rows(
-            rows, batch_size=batch_size, token_budget=token_budget, deadline_s=deadline_s, recorder=recorder
-        )
-
-    def run_microbatch(self, rows: Sequence[TokenRow], *, cancel: CancelToken | None = None) -> NDArray[np.float32]:
-        """Return logits of rows computed in one session run."""
-        return self.engine.run_microbatch(rows, cancel=cancel)
 
     def finish(self, logits: NDArray[np.float32], *, raw: bool = False) -> NDArray[np.float32]:
         """Turn logits of shape (n_rows, 1) into scores of shape (n_rows,)."""

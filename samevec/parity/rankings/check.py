@@ -23,7 +23,6 @@ from samevec.parity.rankings.figures import (
 from samevec.parity.rankings.retrieval import builtin_fixture, fixture_cases
 from samevec.parity.tokens import tokenize_cases
 from samevec.progress import SilentProgress
-from samevec.runtime.embedder import Embedder
 from samevec.runtime.pooling import shorten
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from samevec.parity.reference.file import Reference, RetrievalReference
     from samevec.progress import Progress
     from samevec.runtime.collate import Features
+    from samevec.runtime.embedder import Embedder
     from samevec.runtime.reranker import Reranker
     from samevec.runtime.rows import TokenRow
 
@@ -106,7 +106,7 @@ def check_rankings(
     failures, notes = check.value_findings(rows, computed, bits_required=bits_required)
     if any(run.raw.shape != retrieval.raw.shape for run in computed.values()):
         return check.result(failures=tuple(failures), notes=tuple(notes))
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         return check.rank_vectors(computed, failures, notes)
     return check.rank_scores(computed, failures, notes)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from samevec.errors import NonFiniteOutputError, SamevecError, SessionRunError, WorkCancelledError
 from samevec.runtime.cancel import every_cancelled
+from samevec.runtime.checks import usable_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.runtime.cancel import CancelToken
@@ -155,9 +155,8 @@ def _fail(row: QueuedRow, error: Exception, name: str) -> None:
 
 
 def _good_rows(raw: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Return which rows may leave: finite, and for vectors not all zero (a logit may be)."""
-    finite: NDArray[np.bool_] = np.asarray(np.isfinite(raw).all(axis=1))
-    return finite if raw.shape[1] == 1 else np.asarray(finite & raw.any(axis=1))
+    """Return which rows may leave."""
+    return usable_rows(raw, may_be_zero=raw.shape[1] == 1)
 
 
 def public_words(error: BaseException) -> str:
