@@ -37,7 +37,8 @@ _MEASURED = ("max_abs", "max_at", "min_cosine", "worst_ratio")
 _MASKED = {
     *("created_at", "device", "elapsed_s", "processor", "started_at", "tag", "uptime_s", "version"),
     *("live_toolchain", "reference_toolchain", "toolchain"),
-    *("onnxruntime_version", "samevec_version", "versions", "worst_rows"),
+    *("numpy_version", "onnxruntime_version", "samevec_version", "tokenizers_version", "versions", "worst_rows"),
+    "code",  # moves with every change of a bound source
     *_MEASURED,
 }
 #: Files of an artifact that hold PyTorch's own bits.
@@ -166,9 +167,11 @@ def _cells(receipt: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _cell(cell: dict[str, Any]) -> dict[str, Any]:
     """Return a cell without the differences from PyTorch: its bits are those that ``answers`` pins, or its state."""
-    comparison = cell.get("comparison") or {}
-    kept = {name: value for name, value in comparison.items() if name not in _MEASURED}
-    return {**cell, "comparison": kept} if comparison else cell
+    kept = {name: value for name, value in cell.items() if name != "elapsed_s"}
+    comparison = cell.get("comparison")
+    if comparison:
+        kept["comparison"] = {name: value for name, value in comparison.items() if name not in _MEASURED}
+    return kept
 
 
 def _without_machine(value: Any) -> Any:
