@@ -27,9 +27,9 @@ from e2e_tools import (
 )
 
 from samevec._version import __version__
+from samevec.cli import main as cli_module
 from samevec.cli.main import cli as root
 from samevec.cli.main import main
-from samevec.cli.main import main as cli_module
 from samevec.hints import Commands
 from samevec.lock import dump_lock
 from samevec.settings import default_home
