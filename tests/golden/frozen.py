@@ -57,7 +57,7 @@ def _commands() -> Iterator[tuple[tuple[str, ...], click.Command, click.Context]
     pending: list[tuple[tuple[str, ...], click.Command, click.Context | None]] = [(("samevec",), cli, None)]
     while pending:
         words, command, parent = pending.pop(0)
-        context = click.Context(command, parent=parent, info_name=words[-1], **settings)
+        context = click.Context(command, parent=parent, info_name=words[-1], **command.context_settings, **settings)
         yield words, command, context
         if isinstance(command, click.Group):
             pending += [((*words, name), inner, context) for name, inner in sorted(command.commands.items())]

@@ -172,7 +172,7 @@ def test_every_package_that_an_export_needs_is_looked_for() -> None:
         block = re.search(rf"^{name} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
         assert block is not None
         needed |= set(re.findall(r'"([A-Za-z0-9-]+)', block.group(1)))
-    serving = {"fastapi", "jinja2", "prometheus-client", "swagger-ui-bundle", "uvicorn"}
+    serving = {"fastapi", "jinja2", "prometheus-client", "pydantic", "swagger-ui-bundle", "uvicorn"}
     assert needed - serving - {"onnxruntime"} == set(MODULES.values()) - {"onnxruntime-gpu"}
 
 
