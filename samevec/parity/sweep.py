@@ -131,7 +131,8 @@ def capture_sweep(model: Model, plan: SweepPlan, *, limit: tuple[LimitCase, ...]
     ids = tuple(tuple(int(stream.random() * n_ids) for _ in range(n)) for n in plan.lengths)
     raw = []
     with progress.step(f"reference {model.name}, sweep", total=len(ids), unit="rows") as advance:
-        for row in sweep_rows(ids, type_ids=model.tokenizer.type_ids):
+        # An embedder's graph has segment 0 built in, whatever its tokenizer writes.
+        for row in sweep_rows(ids, type_ids=model.tokenizer.type_ids and model.task == "rerank"):
             raw.append(model.run_microbatch([row]))
             advance(1)
     return SweepReference(ids=ids, raw=np.concatenate(raw), limit=limit)

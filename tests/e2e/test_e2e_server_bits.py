@@ -27,7 +27,7 @@ def test_bits_through_the_server_are_the_librarys(exported: ToyHome, tmp_path: P
     reranker = load_reranker(RERANKER, home=exported.path, lock="toy")
     where = ("--lock", "toy", "--home", exported.path)
     with serving(*where, folder=tmp_path) as server, httpx.Client(base_url=server.url, timeout=60) as client:
-        assert server.ready.endswith(f"({EMBEDDER}, {RERANKER})")
+        assert server.ready.endswith(f"({EMBEDDER}, {RERANKER})\n")
         records = [model["worker"] for model in client.get("/info").json()["models"]]
         assert [(record["token_budget"], record["interactive_beside_bulk"]) for record in records] == [(4096, True)] * 2
         for size in (None, 1, 8):
