@@ -121,7 +121,9 @@ def run_gate(
     cells, runs = matrix.run(progress)
     sweep = _sweep(matrix, reference, fix)
     if sweep is not None:
-        cells += [limit_cell(model, sweep.reference.limit), *sweep.run(progress)]
+        began_s = time.monotonic()
+        limit = limit_cell(model, sweep.reference.limit)
+        cells += [replace(limit, elapsed_s=time.monotonic() - began_s), *sweep.run(progress)]
     rankings = None
     if reference.retrieval is not None and not quick:
         ranked_s = time.monotonic()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -190,13 +191,17 @@ class Sweep:
                 if not calls:
                     continue
                 recorder = Recorder(twins=range(len(rows)), lengths=self.plan.lengths)
-                cells.append(self._run_grouping(grouping, calls, rows, recorder, advance))
+                started_s = time.monotonic()
+                cell = self._run_grouping(grouping, calls, rows, recorder, advance)
+                elapsed_s = time.monotonic() - started_s
+                cells.append(replace(cell, elapsed_s=elapsed_s))
                 self.runs.append(
                     GroupingRun(
                         name=grouping,
                         rows=sum(map(len, calls)),
                         shapes=tuple(recorder.shapes),
                         features_digest=recorder.features_digest,
+                        elapsed_s=elapsed_s,
                     )
                 )
         return cells
