@@ -6,8 +6,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING
 
 import httpx
@@ -66,21 +64,6 @@ def test_tls_and_a_line_for_every_request(tmp_path: Path, certificate: tuple[Pat
     assert first["seconds"] >= first["run_s"] >= 0
     assert (second["route"], second["status"], second["error"]) == ("other", 404, "invalid_request_error")
     assert (third["route"], third["status"]) == ("socket/ping", 200)
-
-
-def test_over_tls_too_who_writes_a_whole_body_first_reads_why_it_was_refused(
-    tmp_path: Path, certificate: tuple[Path, Path]
-) -> None:
-    cert, key = certificate
-    with live({"port": 0, "tls_cert": str(cert), "tls_key": str(key)}, home=tmp_path) as server:
-        json_type = {"content-type": "application/json"}
-        request = urllib.request.Request(f"{server.url}/v1/embeddings", data=b" " * (40 << 20), headers=json_type)
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cafile=str(cert)))
-        assert caught.value.code == 413
-        assert b"the limit is 33554432" in caught.value.read()
-        caught.value.close()
-        assert server.stop() == 0
 
 
 def test_a_certificate_that_cannot_be_used_is_refused(certificate: tuple[Path, Path]) -> None:
