@@ -8,7 +8,6 @@ from samevec.parity.cases.groupings import groupings
 from samevec.parity.golden import has_card_values
 from samevec.parity.levels import prefix_dimensions
 from samevec.runtime.collate import padded_length
-from samevec.runtime.embedder import Embedder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
     from samevec.parity.rankings.figures import Rankings
     from samevec.parity.reference.file import Reference
     from samevec.parity.verdict import GroupingRun
+    from samevec.runtime.embedder import Embedder
+    from samevec.runtime.model import Model
     from samevec.runtime.providers.profiles import Profile
-    from samevec.runtime.reranker import Reranker
 
 __all__ = [
     "case_gaps",
@@ -32,9 +32,7 @@ __all__ = [
 ]
 
 
-def case_gaps(
-    model: Embedder | Reranker, reference: Reference, cases: CaseSet, runs: Sequence[GroupingRun]
-) -> tuple[str, ...]:
+def case_gaps(model: Model, reference: Reference, cases: CaseSet, runs: Sequence[GroupingRun]) -> tuple[str, ...]:
     """Return where the cases and their groupings end.
 
     Parameters
@@ -53,13 +51,13 @@ def case_gaps(
     parts = [f"{run.name} {run.rows}" for run in runs if run.rows < len(cases)]
     if parts:
         found.append(f"every one of the {len(cases)} cases in every grouping: of them, {', '.join(parts)}")
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         found.append(_prefix_gap(model))
     found.append("several calls at the same time, and other numbers of threads than here")
     return tuple(found)
 
 
-def shape_gaps(model: Embedder | Reranker, longest_tokens: int, runs: Sequence[GroupingRun]) -> tuple[str, ...]:
+def shape_gaps(model: Model, longest_tokens: int, runs: Sequence[GroupingRun]) -> tuple[str, ...]:
     """Return how many widths, and which row counts, never ran.
 
     Parameters
@@ -106,7 +104,7 @@ def _from_to(stretch: Sequence[int]) -> str:
     return str(stretch[0]) if len(stretch) == 1 else f"{stretch[0]} to {stretch[-1]}"
 
 
-def vocabulary_gap(model: Embedder | Reranker, rows: Iterable[Sequence[int]]) -> tuple[str, ...]:
+def vocabulary_gap(model: Model, rows: Iterable[Sequence[int]]) -> tuple[str, ...]:
     """Return how many token ids no row that ran has.
 
     Parameters
@@ -157,11 +155,11 @@ def repeat_gap(repeats: int) -> tuple[str, ...]:
     return ("repeats of the same run: every grouping ran once",) if repeats == 1 else ()
 
 
-def ranking_gaps(model: Embedder | Reranker, rankings: Rankings | None) -> tuple[str, ...]:
+def ranking_gaps(model: Model, rankings: Rankings | None) -> tuple[str, ...]:
     """Return which rankings were not compared; of an embedder's, each prompt and prefix gives others."""
     if rankings is None:
         return ("rankings over the retrieval fixture",)
-    if not isinstance(model, Embedder):
+    if model.task == "rerank":
         return (*rankings.not_measured, f"rankings of more than {rankings.n_items} documents for a query")
     found = list(rankings.not_measured)
     if prefix_dimensions(model) is not None:
@@ -177,7 +175,7 @@ def _prompt(name: str, prompts: Collection[str]) -> str:
     return f"the prompt {name!r}" if name in prompts else "none"
 
 
-def golden_gap(model: Embedder | Reranker, *, checked: bool) -> tuple[str, ...]:
+def golden_gap(model: Model, *, checked: bool) -> tuple[str, ...]:
     """Return why the values of the model card were not compared, if they were not."""
     if checked and has_card_values(model.entry):
         return ()

@@ -10,13 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from samevec._version import __version__
-from samevec.errors import BatchTooLargeError, DeadlineExceededError, InputError, NonFiniteOutputError, NotReadyError
+from samevec.errors import BatchTooLargeError, DeadlineExceededError, InputError, NotReadyError
 from samevec.machine import allowed_cpus
-from samevec.runtime.embedder import Embedder
-from samevec.runtime.reranker import Reranker
+from samevec.runtime.checks import require_usable
 from samevec.server.error_map import UnknownModelError
 from samevec.server.http.tokens import list_tokens
 from samevec.server.idle import IdleModels
@@ -31,6 +28,7 @@ from samevec.server.telemetry.records import Observers, Phase, current_record
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from samevec.parity.probe import ProbeCall
@@ -136,7 +134,7 @@ class Service:
             interactive_rows=self.settings.interactive_rows,
             interactive_tokens=self.settings.interactive_tokens,
         )
-        canary = model.tokenize(["ready"]) if isinstance(model, Embedder) else model.tokenize([("ready", "ready")])
+        canary = model.tokenize(["ready"]) if model.task == "embed" else model.tokenize([("ready", "ready")])
         return ModelWorker(
             model.name, served.model.engine, limits, canary=canary[0], clock=self.clock, observer=self.observer
         )
@@ -228,11 +226,11 @@ class Service:
 
     def embedders(self) -> list[ServedModel]:
         """Return the embedders, in the order served."""
-        return [served for served in self.models if isinstance(served.model, Embedder)]
+        return [served for served in self.models if served.model.task == "embed"]
 
     def rerankers(self) -> list[ServedModel]:
         """Return the rerankers, in the order served."""
-        return [served for served in self.models if isinstance(served.model, Reranker)]
+        return [served for served in self.models if served.model.task == "rerank"]
 
     async def embed(self, request: EmbedRequest, *, is_probe: bool = False) -> Embedded:
         """Embed texts.
@@ -254,9 +252,9 @@ class Service:
         """
         served = _select(request.model, self.embedders(), self.models)
         model = served.model
-        assert isinstance(model, Embedder)  # noqa: S101 - embedders() holds nothing else
+        assert model.task == "embed"  # noqa: S101 - embedders() holds nothing else
         model.validate_dimensions(request.dimensions)
-        if _prompt_text(request, model) and request.token_ids:
+        if model.prompt_text(request.prompt_name, field=request.prompt_field) and request.token_ids:
             message = f"{request.prompt_name!r} cannot be put before token ids; send text"
             raise InputError(message, field=request.prompt_field)
 
@@ -271,7 +269,7 @@ class Service:
         vectors = model.finish(
             done.raw, dimensions=request.dimensions, normalize=request.normalize, renormalize=request.renormalize
         )
-        _require_finite(vectors)
+        require_usable(vectors, may_be_zero=True)  # a last look: JSON would turn NaN into null under status 200
         return Embedded(model.name, vectors, done.n_tokens, done.cut)
 
     async def rerank(self, request: RerankRequest, *, is_probe: bool = False) -> Scored:
@@ -288,7 +286,7 @@ class Service:
         """
         served = _select(request.model, self.rerankers(), self.models)
         model = served.model
-        assert isinstance(model, Reranker)  # noqa: S101 - rerankers() holds nothing else
+        assert model.task == "rerank"  # noqa: S101 - rerankers() holds nothing else
 
         def tokenize() -> list[TokenRow]:
             return model.tokenize(
@@ -300,7 +298,7 @@ class Service:
 
         done = await self._compute(served, tokenize, request, is_probe=is_probe)
         scores = model.finish(done.raw, raw=request.raw_scores)
-        _require_finite(scores[:, None])
+        require_usable(scores[:, None], may_be_zero=True)
         return Scored(model.name, scores, done.n_tokens, done.cut)
 
     async def list_tokens(
@@ -320,7 +318,7 @@ class Service:
             The texts are too long together.
         """
         served = self.models[0] if request.model is None else _select(request.model, self.models, self.models)
-        prompt = _prompt_text(request, served.model)
+        prompt = served.model.prompt_text(request.prompt_name, field=request.prompt_field)
         if request.n_characters > _MAX_LISTED_CHARACTERS:
             raise BatchTooLargeError(
                 f"{request.n_characters} characters, the limit is {_MAX_LISTED_CHARACTERS}; send several",
@@ -485,14 +483,14 @@ class Service:
             "answers": served.answers,
             "max_tokens": model.max_tokens,
             "max_rows": model.engine.max_rows,
-            "truncation": "right, the terminal token stays" if isinstance(model, Embedder) else "longest_first",
+            "truncation": "right, the terminal token stays" if model.task == "embed" else "longest_first",
             "worker": self._worker_info(served),
         }
         if served.probe is not None and self.settings.reprobe_s:
             info["probes"] = self.reprobing.counts(served.name)
         if model.engine.session.notice is not None:
             info["fallback"] = model.engine.session.notice
-        if isinstance(model, Embedder):
+        if model.task == "embed":
             least = entry.matryoshka_min_dimensions or model.dimensions
             info |= {"dimensions": model.dimensions, "min_dimensions": least, "prompts": sorted(entry.prompts)}
         return info
@@ -521,23 +519,6 @@ def _select(name: str | None, candidates: Sequence[ServedModel], served: Iterabl
     if find_served(name, served) is not None:
         raise UnknownModelError(f"{name!r} is served, but not for this task (for it: {names})", field="model")
     raise UnknownModelError(f"{name!r} is not served (for this task: {names})", field="model")
-
-
-def _require_finite(outputs: NDArray[np.float32]) -> None:
-    """Look a last time before serialisation: JSON would turn NaN into null under status 200."""
-    bad = np.flatnonzero(~np.isfinite(outputs).all(axis=1))
-    if bad.size:
-        raise NonFiniteOutputError(bad.tolist())
-
-
-def _prompt_text(request: EmbedRequest | TokenizeRequest, model: Embedder | Reranker) -> str:
-    name, prompts = request.prompt_name, model.entry.prompts
-    if name is None:
-        return ""
-    if name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise InputError(f"{name!r} is not a prompt of {model.name} (it has: {known})", field=request.prompt_field)
-    return prompts[name]
 
 
 def _versions(names: Sequence[str]) -> dict[str, str]:

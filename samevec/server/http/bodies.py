@@ -6,7 +6,7 @@ import asyncio
 import base64
 import logging
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -19,7 +19,7 @@ from samevec.server.error_map import BodyTooLargeError, error_body, error_header
 from samevec.server.telemetry.records import note_error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fastapi import Request
     from numpy.typing import NDArray
@@ -37,12 +37,10 @@ __all__ = [
     "ranked_results",
     "read_deadline",
     "read_json",
-    "run_while_connected",
     "truncation_headers",
     "truncation_record",
+    "wait_disconnected",
 ]
-
-_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -137,32 +135,8 @@ def read_deadline(request: Request, clock: Callable[[], float]) -> float | None:
     return clock() + timeout_s
 
 
-async def run_while_connected(request: Request, work: Awaitable[_T]) -> _T | None:
-    """Run a request's work, and cancel it when the client closes the connection first.
-
-    Parameters
-    ----------
-    request : Request
-        Its body has been read.
-    work : awaitable
-
-    Returns
-    -------
-    object or None
-        The result, or None when the client has gone.
-    """
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_wait_disconnected(request))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        for pending in (task, watcher):
-            pending.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
-
-
-async def _wait_disconnected(request: Request) -> None:
+async def wait_disconnected(request: Request) -> None:
+    """Wait until the client of a request, whose body has been read, closes the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass  # an empty last part of the body
 

@@ -10,7 +10,8 @@ from fastapi import Request, Response
 
 from samevec.errors import InputError
 from samevec.server.error_map import path_dialect
-from samevec.server.http.bodies import error_response, read_deadline, read_json, run_while_connected
+from samevec.server.hang_up import run_unless_gone
+from samevec.server.http.bodies import error_response, read_deadline, read_json, wait_disconnected
 from samevec.server.http.dialects import cohere_jina, openai, tei
 from samevec.server.http.dialects.models import parse_body
 from samevec.server.http.openapi import ROUTES
@@ -115,7 +116,7 @@ def _endpoint(service: Service, path: str) -> Callable[[Request], Awaitable[Resp
                 dialect = spoken.dialect
                 asked = parse_body(spoken.body, body, max_items=settings.max_batch_items).request(deadline_s)
                 del body  # the texts are held by what is asked
-                answer = await run_while_connected(request, spoken.answer(service, asked))
+                answer = await run_unless_gone(spoken.answer(service, asked), wait_disconnected(request))
                 if answer is None:
                     return Response(status_code=CLIENT_GONE)
                 return Response(answer.body, headers=answer.headers, media_type="application/json")

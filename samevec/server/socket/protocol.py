@@ -15,13 +15,14 @@ import orjson
 from samevec.errors import OverloadedError, SamevecError
 from samevec.server.endpoints import BACKLOG
 from samevec.server.error_map import error_headers, error_status, public_message
+from samevec.server.hang_up import run_unless_gone
 from samevec.server.http.bodies import encode_array
 from samevec.server.socket.frames import EmbedFrame, PingFrame, RerankFrame, parse_frame
 from samevec.server.telemetry.records import CLIENT_GONE, RequestRecord, observed
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -196,8 +197,8 @@ class FrameServer:
         if isinstance(frame, PingFrame):
             return {"ok": True}
         if isinstance(frame, EmbedFrame):
-            return await _unless_hung_up(writer, self._embed(frame.request(self._service)))
-        return await _unless_hung_up(writer, self._rerank(frame.request(self._service)))
+            return await run_unless_gone(self._embed(frame.request(self._service)), _wait_hung_up(writer))
+        return await run_unless_gone(self._rerank(frame.request(self._service)), _wait_hung_up(writer))
 
     async def _embed(self, request: EmbedRequest) -> dict[str, Any]:
         embedded = await self._service.embed(request)
@@ -248,21 +249,6 @@ def _parse_json(body: bytearray) -> Any:
 
 def _error_record(kind: str, message: str) -> dict[str, Any]:
     return {"ok": False, "error": message, "type": kind}
-
-
-async def _unless_hung_up(
-    writer: asyncio.StreamWriter, work: Coroutine[Any, Any, dict[str, Any]]
-) -> dict[str, Any] | None:
-    """Run a request's work, but cancel it and return None when the client has closed the connection."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_wait_hung_up(writer))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        for pending in (task, watcher):
-            pending.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
 
 
 async def _wait_hung_up(writer: asyncio.StreamWriter) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from samevec.errors import ConfigError, InputError, NotReadyError
-from samevec.runtime.embedder import Embedder
 from samevec.server.endpoints import bind_unix
 from samevec.server.settings import find_served
 
@@ -134,7 +133,7 @@ def resolve_tier(tier: str, embedders: Sequence[ServedModel]) -> EmbedTarget:
         return EmbedTarget(found.name, None)
     if tier in _EMBEDDER_TIERS:
         for served in embedders:
-            if served.model.entry.architecture == "qwen3" and isinstance(served.model, Embedder):
+            if served.model.entry.architecture == "qwen3" and served.model.task == "embed":
                 # truncate_dim beyond the width leaves vectors as they are; so does this, for the toy models.
                 cut = _TIER_DIMENSIONS if served.model.dimensions > _TIER_DIMENSIONS else None
                 return EmbedTarget(served.name, cut)

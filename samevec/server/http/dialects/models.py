@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -28,6 +29,7 @@ __all__ = [
     "Answer",
     "BatchSize",
     "Count",
+    "Dimensions",
     "Inputs",
     "Items",
     "ModelName",
@@ -58,11 +60,17 @@ class Strict(BaseModel):
     def _refuse_unknown(cls, value: Any) -> Any:
         """Name the first unknown key: pydantic would list every one, of millions too."""
         if isinstance(value, dict):
-            known = sorted([info.alias or name for name, info in cls.model_fields.items()])
+            known = _keys(cls)
             for key in value:
                 if key not in known:
-                    raise PydanticCustomError("unknown", "", {"key": key, "options": ", ".join(known)})
+                    raise PydanticCustomError("unknown", "", {"key": key, "options": ", ".join(sorted(known))})
         return value
+
+
+@functools.cache
+def _keys(model: type[BaseModel]) -> frozenset[str]:
+    """Return the keys that a record may have; once a type, since a body may hold thousands of one."""
+    return frozenset(info.alias or name for name, info in model.model_fields.items())
 
 
 class Answer(NamedTuple):
@@ -95,6 +103,7 @@ Truncate = Annotated[
 BatchSize = Annotated[
     Count | None, Field(description="Most rows of any session run that holds an item of this request.")
 ]
+Dimensions = Annotated[Count | None, Field(description="Length of the vector; cut, then scaled to unit length again.")]
 RawScores = Annotated[bool | None, Field(description="Give logits instead of activated scores.")]
 
 

@@ -12,7 +12,7 @@ from samevec.server.http.bodies import digest_headers, encode_array, truncation_
 from samevec.server.http.dialects.models import (
     Answer,
     BatchSize,
-    Count,
+    Dimensions,
     Inputs,
     PromptName,
     RequestBody,
@@ -31,9 +31,7 @@ __all__ = ["EmbeddingsAnswer", "EmbeddingsBody", "Truncated", "Usage", "encode_e
 class EmbeddingsBody(RequestBody):
     """The body of ``POST /v1/embeddings``."""
 
-    dimensions: Annotated[
-        Count | None, Field(description="Length of the vector; cut, then scaled to unit length again.")
-    ] = None
+    dimensions: Dimensions = None
     encoding_format: Annotated[
         Literal["float", "base64"] | None, Field(description="base64 is little-endian float32.")
     ] = "float"

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Discriminator, Field, Tag
 
-from samevec.runtime.embedder import Embedder
 from samevec.server.http.bodies import digest_headers, ranked_results, truncation_headers
 from samevec.server.http.dialects.models import (
     Answer,
     BatchSize,
-    Count,
+    Dimensions,
     Inputs,
     Items,
     PromptName,
@@ -67,9 +66,7 @@ class EmbedBody(RequestBody):
     truncate: Truncate = True
     truncation_direction: _Side = None
     prompt_name: PromptName = None
-    dimensions: Annotated[
-        Count | None, Field(description="Length of the vector; cut, then scaled to unit length again.")
-    ] = None
+    dimensions: Dimensions = None
     batch_size: BatchSize = None
     inputs: Annotated[Inputs, Field(exclude=True)]
 
@@ -171,7 +168,7 @@ def info_fields(served: ServedModel, settings: ServerSettings) -> dict[str, Any]
     dict
     """
     model, entry = served.model, served.model.entry
-    if isinstance(model, Embedder):
+    if model.task == "embed":
         kind: dict[str, Any] = {"embedding": {"pooling": entry.pooling}}
     else:
         kind = {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
