@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from parity_records import make_binding
 
 from samevec import gate as gate_module
 from samevec.digest import digest_json
@@ -31,23 +32,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(receipt_module.__file__).parents[1]
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
-BINDING = Binding(
-    model="m",
-    profile="cpu",
-    artifact_digest="sha256:a",
-    lock_entry_digest="sha256:b",
-    case_set_digest="sha256:c",
-    fixture_digest="sha256:f",
-    provider="CPUExecutionProvider",
-    provider_options={},
-    session_options={},
-    device="CPU A",
-    samevec_version="0.1.0",
-    onnxruntime_version="1.31.1",
-    tokenizers_version="0.22.2",
-    numpy_version="2.4.0",
-    code={"runtime/engine.py": "1", "runtime/tokenization.py": "2"},
-)
+BINDING = make_binding()
 
 
 def receipt(*, passed: bool = True, at: datetime = NOW, binding: Binding = BINDING) -> Receipt:

@@ -18,9 +18,10 @@ from negative_tools import (
     without_end_rule,
 )
 from negative_torch import CausalMaskLost, LeftPadding, MaskForPoolingOnly
+from parity_records import make_binding
 
 from samevec.errors import ProviderUnavailableError, StaleReceiptError
-from samevec.parity.receipt import Binding, gate_state, require_passed, write_receipt
+from samevec.parity.receipt import gate_state, require_passed, write_receipt
 from samevec.parity.reference.torch_session import TorchSession
 from samevec.runtime.embedder import Embedder
 from samevec.runtime.engine import Engine
@@ -264,22 +265,13 @@ def test_another_provider_than_the_one_proved(name: str, toys: dict[str, Toy], t
     toy = toys[name]
     model = toy.model()
     verdict = toy.judge(model)
-    proved = Binding(
+    proved = make_binding(
         model=name,
         profile=PORTABLE.name,
-        artifact_digest="sha256:a",
         lock_entry_digest=toy.entry.digest,
         case_set_digest=verdict.case_set_digest,
-        fixture_digest="sha256:f",
         provider=model.engine.session.provider,
-        provider_options={},
         session_options=PORTABLE.session_options(),
-        onnxruntime_version="1.32.0",
-        tokenizers_version="0.22.2",
-        numpy_version="2.4.0",
-        code={},
-        device="here",
-        samevec_version="0",
     )
     write_receipt([tmp_path], verdict.to_receipt(proved, created_at="2020-01-01T00:00:00+00:00"))
     asked = dataclasses.replace(proved, provider="CUDAExecutionProvider")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from samevec.parity.receipt import Binding
 from samevec.parity.report.files import report_record
 
 #: What texts, tags and messages may hold: markup, NUL, an escape sequence, a direction override, a lone surrogate.
@@ -230,3 +231,25 @@ def live_model(**changes: Any) -> dict[str, Any]:
 
 def report(*models: dict[str, Any], **facts: Any) -> dict[str, Any]:
     return report_record(list(models), created_at=WHEN, **facts)
+
+
+def make_binding(**changes: Any) -> Binding:
+    """What a receipt is bound to, as a record of the product."""
+    values: dict[str, Any] = {
+        "model": "m",
+        "profile": "cpu",
+        "artifact_digest": "sha256:" + "a" * 64,
+        "lock_entry_digest": "sha256:" + "b" * 64,
+        "case_set_digest": "sha256:" + "c" * 64,
+        "fixture_digest": "sha256:" + "f" * 64,
+        "provider": "CPUExecutionProvider",
+        "provider_options": {},
+        "session_options": {"memory_arena": True, "session_config": {"x": "0"}},
+        "device": "CPU A (x86_64)",
+        "samevec_version": "0.1.0",
+        "onnxruntime_version": "1.31.1",
+        "tokenizers_version": "0.22.2",
+        "numpy_version": "2.4.0",
+        "code": {"runtime/engine.py": "1", "runtime/tokenization.py": "2"},
+    }
+    return Binding(**(values | changes))

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from gate_stand_ins import LOCK, REFERENCES, WIDTH, gate, padding_leaks, swap_rows
+from parity_records import make_binding
 from rich.console import Console
 
 from samevec.parity.cases.builtin import builtin_cases
 from samevec.parity.code_digest import code_digest
-from samevec.parity.receipt import Binding, gate_state, write_receipt
+from samevec.parity.receipt import gate_state, write_receipt
 from samevec.parity.report.terminal import plain_lines, verdict_table
 from samevec.parity.verdict import Cell
 
@@ -20,23 +21,7 @@ if TYPE_CHECKING:
 
 
 def test_the_verdict_becomes_a_receipt(tmp_path: Path) -> None:
-    binding = Binding(
-        model="toy-qwen3-embedder",
-        profile="exact",
-        artifact_digest="sha256:a",
-        lock_entry_digest="sha256:b",
-        case_set_digest="sha256:c",
-        fixture_digest="sha256:f",
-        provider="Fake",
-        provider_options={},
-        session_options={},
-        onnxruntime_version="1.32.0",
-        tokenizers_version="0.22.2",
-        numpy_version="2.4.0",
-        code={},
-        device="none",
-        samevec_version="0",
-    )
+    binding = make_binding(model="toy-qwen3-embedder", profile="exact", provider="Fake")
     for verdict, state in ((gate("embed", padding_leaks), "failed"), (gate("embed"), "passed")):
         write_receipt([tmp_path], verdict.to_receipt(binding, created_at="2020-01-01T00:00:00+00:00"))
         found = gate_state([tmp_path], binding)

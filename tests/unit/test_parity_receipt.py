@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parity_records import make_binding as binding
 
 from samevec.errors import ArtifactError, ParityFailedError, ReceiptMissingError, StaleReceiptError
 from samevec.lock import FROZEN_TOLERANCE
@@ -19,27 +20,6 @@ from samevec.parity import receipt as receipt_module
 from samevec.parity.receipt import Binding, GateState, Receipt, gate_state, read_receipt, require_passed, write_receipt
 
 FIX = "samevec parity --model m"
-
-
-def binding(**changes: Any) -> Binding:
-    values: dict[str, Any] = {
-        "model": "m",
-        "profile": "cpu",
-        "artifact_digest": "sha256:" + "a" * 64,
-        "lock_entry_digest": "sha256:" + "b" * 64,
-        "case_set_digest": "sha256:" + "c" * 64,
-        "fixture_digest": "sha256:" + "f" * 64,
-        "provider": "CPUExecutionProvider",
-        "provider_options": {},
-        "session_options": {"memory_arena": True, "session_config": {"x": "0"}},
-        "device": "CPU A (x86_64)",
-        "samevec_version": "0.1.0",
-        "onnxruntime_version": "1.31.1",
-        "tokenizers_version": "0.22.2",
-        "numpy_version": "2.4.0",
-        "code": {"runtime/engine.py": "1", "runtime/tokenization.py": "2"},
-    }
-    return Binding(**(values | changes))
 
 
 def receipt(*, passed: bool = True, at: str = "2020-01-01T00:00:00+00:00", **changes: Any) -> Receipt:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from parity_records import make_binding
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, pre_tokenizers, processors
 
@@ -15,7 +16,7 @@ from samevec import gate as prove_module
 from samevec.gate import prove
 from samevec.lock import load_lock
 from samevec.parity.cases.builtin import builtin_cases
-from samevec.parity.receipt import Binding, gate_state
+from samevec.parity.receipt import gate_state
 from samevec.parity.reference.file import CapturedRow, Reference
 from samevec.parity.tokens import tokenize_cases
 from samevec.runtime.engine import Engine
@@ -34,22 +35,8 @@ if TYPE_CHECKING:
 LOCK = load_lock("toy")
 ENTRY = LOCK.model("toy-modernbert-reranker")
 PROFILE = Profile(name="exact", provider=FakeSession.provider, graph_form="none", bit_identical_groupings=True)
-BINDING = Binding(
-    model=ENTRY.name,
-    profile="exact",
-    artifact_digest="sha256:a",
-    lock_entry_digest=ENTRY.digest,
-    case_set_digest="sha256:c",
-    fixture_digest="sha256:f",
-    provider="Fake",
-    provider_options={},
-    session_options={},
-    device="none",
-    samevec_version="0",
-    onnxruntime_version="1.32.0",
-    tokenizers_version="0.22.2",
-    numpy_version="2.4.0",
-    code={},
+BINDING = make_binding(
+    model=ENTRY.name, profile="exact", lock_entry_digest=ENTRY.digest, provider="Fake", onnxruntime_version="1.32.0"
 )
 
 
